@@ -1,0 +1,90 @@
+"""Every error that recipes raises on purpose.
+
+All derive from `RecipesError`, and from the built-in class that a caller would expect. Their text is
+one block that names the thing at fault and the way out; the command line prints it as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RecipesError(Exception):
+    """Base of every error raised by recipes and its plugins."""
+
+
+class RecipesWarning(UserWarning):
+    """Something works, but not as asked or not as well as it could: a broken plugin, an empty result."""
+
+
+class PluginError(RecipesError, ImportError):
+    """A plugin that is needed cannot be used; says which, from which distribution, at which stage and why."""
+
+
+class UnknownPluginError(RecipesError, LookupError):
+    """No plugin of that name is installed."""
+
+
+class UnknownTargetError(RecipesError, LookupError, ValueError):
+    """No installed plugin declares a target of that name."""
+
+
+class UnknownRecipeError(RecipesError, LookupError, ValueError):
+    """No installed plugin provides that recipe type."""
+
+
+class TargetUnavailableError(RecipesError, ImportError):
+    """A target is known, but something that it requires is missing, broken or not made for this host."""
+
+
+class BackendUnavailableError(RecipesError, ImportError):
+    """A backend's plugin is installed, but its toolchain does not work on this host."""
+
+
+class OptionError(RecipesError, ValueError, TypeError):
+    """An option is unknown, of the wrong type, out of range, or contradicts another one."""
+
+
+class RecipeConflictError(RecipesError, ValueError):
+    """Recipes that cannot be one: names the field, each recipe with its value, and what to do."""
+
+
+class UnknownFieldError(RecipeConflictError):
+    """A recipe sets a field that this version has no policy for, so it could only be dropped."""
+
+
+class ArgumentError(RecipesError, ValueError, TypeError):
+    """An argument of `export` (or of another public function) is not what it must be."""
+
+
+class ExportError(RecipesError, RuntimeError):
+    """A stage of an export failed; `stage` names it and `__cause__` is what was raised there.
+
+    Args:
+        message: The whole text.
+        stage: The stage's name, as in `executorch.export.StageType`.
+    """
+
+    def __init__(self, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The names among `known` that look most like `word`, best first, whatever their case.
+
+    Args:
+        word: What was written.
+        known: The names that exist.
+        most: How many to give at most.
+    """
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), list(by_folded), n=most, cutoff=0.6)
+    return [by_folded[name] for name in close]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """` Did you mean 'a' or 'b'?` (with a leading space), or nothing where no name comes close."""
+    close = nearest(word, known)
+    return f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
