@@ -12,7 +12,7 @@ import importlib.util
 import platform
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,9 +85,7 @@ class Option:
 
     def __post_init__(self) -> None:
         if self.type not in OPTION_TYPES:
-            raise TypeError(
-                f"Option {self.name!r}: type must be one of {', '.join(OPTION_TYPES)}, not {self.type!r}."
-            )
+            raise TypeError(f"Option {self.name!r}: type must be one of {', '.join(OPTION_TYPES)}, not {self.type!r}.")
 
     @property
     def expects(self) -> str:
@@ -311,9 +309,7 @@ class RecipeProvider(ABC):
             A recipe that shares no mutable object with any other.
         """
 
-    def settle_options(
-        self, recipe_type: RecipeType, options: Mapping[str, OptionValue]
-    ) -> Mapping[str, OptionValue]:
+    def settle_options(self, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
         """Decide what no single option can: values that depend on the recipe or on each other.
 
         Override it to fill in unset options, or to refuse combinations. Light.
