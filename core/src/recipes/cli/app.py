@@ -1,0 +1,325 @@
+"""The commands. What only one of them needs is imported inside it: listing stays fast."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipes import __version__
+from recipes.errors import ArgumentError, ExportError, RecipesError, TargetUnavailableError, did_you_mean
+
+if TYPE_CHECKING:
+    from recipes.registry import Registry
+
+FAILED = 1
+"""Exit code: an export failed, or recipes itself did."""
+WRONG_USE = 2
+"""Exit code: what was asked for cannot be done; nothing was started."""
+INTERRUPTED = 130
+"""Exit code: Ctrl-C, as shells report it."""
+
+_DEBUG = "recipes.debug"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _switch_debug_on(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[_DEBUG] = True  # shared by the group and its commands
+
+
+def _is_debug(context: click.Context) -> bool:
+    return bool(context.meta.get(_DEBUG))
+
+
+def _debug_option(command: _Command) -> _Command:
+    return click.option(
+        "--debug",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        envvar="RECIPES_DEBUG",
+        callback=_switch_debug_on,
+        help="Show tracebacks, and all that the libraries print. Also: RECIPES_DEBUG=1.",
+    )(command)
+
+
+def _json_option(command: _Command) -> _Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with the keys listed below.")(command)
+
+
+def _values_option(command: _Command) -> _Command:
+    return click.option(
+        "-O",
+        "--option",
+        "given",
+        multiple=True,
+        metavar="[BACKEND.]NAME=VALUE",
+        help="Set an option, for every component that takes it or for one backend. May be repeated.",
+    )(command)
+
+
+def _print_error(error: BaseException, debug: bool, prefix: str = "") -> None:
+    """Print an error as one block on stderr: with `debug` its traceback, else its text and the way out."""
+    if debug:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    # The text of our own errors is written to be read alone. Another's needs its type to mean anything.
+    text = str(error) if isinstance(error, RecipesError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if not debug and (isinstance(error, ExportError) or not isinstance(error, RecipesError)):
+        text += "\nRun again with --debug for the traceback."
+    click.echo(f"Error: {prefix}{text}", err=True)
+
+
+@contextmanager
+def _errors_become_exit_codes(context: click.Context) -> Iterator[None]:
+    try:
+        yield
+    except (click.ClickException, click.Abort, click.exceptions.Exit):
+        raise
+    except KeyboardInterrupt:
+        click.echo("Interrupted.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except RecipesError as error:
+        _print_error(error, _is_debug(context))
+        raise click.exceptions.Exit(WRONG_USE) from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EPIPE:
+            raise  # the reader of a pipe went away; click ends quietly
+        _print_error(error, _is_debug(context))
+        raise click.exceptions.Exit(FAILED) from error
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        from recipes.cli import quiet
+
+        screen = sys.stderr  # as it is now: it is captured while libraries work
+
+        def print_line(text: str) -> None:
+            click.echo(text, file=screen)
+
+        with _errors_become_exit_codes(ctx), quiet.warnings_as_lines(print_line, lambda: _is_debug(ctx)):
+            return super().invoke(ctx)
+
+
+def _registry(context: click.Context) -> Registry:
+    from recipes.registry import Registry, default_registry
+
+    return context.obj if isinstance(context.obj, Registry) else default_registry()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="recipes %(version)s")
+@_debug_option
+def cli() -> None:
+    """From a PyTorch model to a device, through whichever ExecuTorch plugins are installed.
+
+    \b
+    See what can be built for, and build it:
+      recipes targets
+      recipes export my_package.models:small --target TARGET -o model.pte
+
+    Exit codes: 0, all is well; 1, an export failed; 2, wrong use, nothing was started; 130, interrupted.
+    """
+
+
+@cli.command()
+@click.option("--os", "system", metavar="OS", help="Only targets of this operating system, such as android.")
+@click.option("--all", "include_unavailable", is_flag=True, help="Also targets that cannot be built for here, and why.")
+@_json_option
+@_debug_option
+@click.pass_context
+def targets(context: click.Context, system: str | None, include_unavailable: bool, as_json: bool) -> None:
+    """List what can be built for here.
+
+    A target is ready, degraded (an optional component is missing) or unavailable (a required one is).
+    Components are in partitioning order.
+
+    \b
+    Examples:
+      recipes targets
+      recipes targets --os android --all
+      recipes targets --json | jq -r '.[].name'
+
+    \b
+    JSON: a list of objects with the keys name, os, arch, accelerator, precision, state, summary, default,
+    plugin, reason, hint and components: a list of recipe, role, required, plugin, available, reason, hint.
+    """
+    registry = _registry(context)
+    listed = registry.list_targets(system, include_unavailable=True)
+    known = {target.os for target in registry.list_targets(include_unavailable=True)} if system else set()
+    if system and known and system.lower() not in known:
+        raise ArgumentError(
+            f"No installed plugin has targets for {system!r}.{did_you_mean(system, known)} "
+            f"Systems here: {', '.join(sorted(known))}."
+        )
+    shown = [target for target in listed if include_unavailable or target.state != "unavailable"]
+    if as_json:
+        from recipes.cli import records
+
+        click.echo(records.as_text([records.of_target(target) for target in shown]))
+        return
+    from recipes.cli import render
+
+    render.targets(shown, hidden=len(listed) - len(shown))
+
+
+@cli.command()
+@click.argument("target")
+@_values_option
+@click.option("--explain", is_flag=True, help="Also build the recipe and print where each part of it comes from.")
+@_json_option
+@_debug_option
+@click.pass_context
+def show(context: click.Context, target: str, given: tuple[str, ...], explain: bool, as_json: bool) -> None:
+    """Show a target's components and options.
+
+    Components are in partitioning order. Each option has its effective value and where that is from: default,
+    given, target, or what a recipe settled.
+
+    \b
+    Examples:
+      recipes show TARGET
+      recipes show TARGET -O name=value -O backend.name=value
+      recipes show TARGET --explain
+
+    \b
+    JSON: the keys of `recipes targets --json`; each component also has summary, weights, activations,
+    needs_calibration, deployment_target and options: a list of name, type, expects, choices, default,
+    required, help, value, source. value and source are null where the component is not available.
+    """
+    from recipes.cli import options, records
+
+    if explain and as_json:
+        raise ArgumentError("--explain prints text for people; leave out --explain or --json.")
+    registry = _registry(context)
+    found = registry.get_target(target)
+    values = options.from_texts(given)
+    if found.state == "unavailable" and (values or explain):
+        raise TargetUnavailableError(options.unavailable(found))
+    description = records.of_target_in_full(registry, found, options.resolve(registry, found, values))
+    if as_json:
+        click.echo(records.as_text(description))
+        return
+    from recipes.cli import render
+
+    render.target_in_full(description)
+    if explain:
+        from recipes.cli import quiet
+
+        with quiet.library_output(_is_debug(context)):
+            recipe = registry.get_target_recipe(target, **values)
+        click.echo(f"\n{recipe.explain()}")
+
+
+@cli.command()
+@_json_option
+@_debug_option
+@click.pass_context
+def plugins(context: click.Context, as_json: bool) -> None:
+    """List the installed plugins and their state.
+
+    A plugin that is not ok is listed with what is wrong with it.
+
+    RECIPES_DISABLE=a,b switches plugins off; RECIPES_ONLY=a switches all others off.
+
+    \b
+    Examples:
+      recipes plugins
+      RECIPES_DISABLE=acme recipes plugins
+
+    \b
+    JSON: a list of objects with the keys name, distribution, version, state, stage, reason, backends
+    (a list of name, available, reason, hint) and targets (a list of names).
+    """
+    rows = _registry(context).list_plugins()
+    if as_json:
+        from recipes.cli import records
+
+        click.echo(records.as_text([records.of_plugin(row) for row in rows]))
+        return
+    from recipes.cli import render
+
+    render.plugins(rows)
+
+
+@cli.command()
+@click.argument("model")
+@click.option(
+    "-t",
+    "--target",
+    "names",
+    multiple=True,
+    required=True,
+    metavar="TARGET",
+    help="What to build for. May be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "out",
+    required=True,
+    metavar="OUT",
+    help="The file to write; with several targets a folder, or a path with {target} in it.",
+)
+@_values_option
+@_debug_option
+@click.pass_context
+def export(context: click.Context, model: str, names: tuple[str, ...], out: str, given: tuple[str, ...]) -> None:
+    """Export MODEL for one or more targets.
+
+    \b
+    MODEL is one of
+      package.module:factory    a function in a module; the current folder is importable
+      path/to/file.py:factory   a function in a file
+      path/to/program.pt2       a program that torch.export.save has written
+    The factory takes nothing and returns (model, example_inputs), or a dict with the keys model,
+    example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
+
+    A file that exists is replaced only when its export has succeeded. Where one of several targets fails,
+    the files of the others are kept and the exit code is 1.
+
+    \b
+    Examples:
+      recipes export my_package.models:small --target TARGET -o model.pte
+      recipes export models.py:small -t TARGET -t TARGET2 -o build/
+      recipes export models.py:small -t TARGET -t TARGET2 -o 'build/small-{target}.pte' -O name=value
+      recipes export small.pt2 --target TARGET -o model.pte
+    """
+    from recipes.cli import exporting, load, options
+
+    registry = _registry(context)
+    load.make_importable(Path.cwd())
+    values = options.from_texts(given)
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"--target {name} is given {names.count(name)} times; once is enough.")
+        target = registry.get_target(name)
+        if target.state == "unavailable":
+            raise TargetUnavailableError(options.unavailable(target))
+        options.resolve(registry, target, values)
+    files = exporting.plan_files(names, out)
+    reference = load.ModelReference.parse(model)
+
+    failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context))
+    for failure in failures:
+        prefix = f"{failure.target}: " if len(names) > 1 else ""
+        _print_error(failure.error, _is_debug(context), prefix)
+        if failure.library_output:
+            click.echo(f"The libraries printed meanwhile:\n{failure.library_output}", err=True)
+    if failures:
+        if len(names) > 1:
+            failed = ", ".join(failure.target for failure in failures)
+            click.echo(f"{len(failures)} of {len(names)} targets failed: {failed}.", err=True)
+        context.exit(FAILED)
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    cli(prog_name="recipes")

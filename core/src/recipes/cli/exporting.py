@@ -1,0 +1,162 @@
+"""`recipes export`, once the command line has been read: where files go, and one export after the other."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recipes.cli import quiet
+from recipes.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from recipes.cli.load import ModelReference
+    from recipes.cli.progress import Display
+    from recipes.registry import Registry
+
+_PLACEHOLDER = "{target}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An export that failed.
+
+    Args:
+        target: The target's name.
+        error: What was raised.
+        library_output: The last lines of what libraries printed meanwhile.
+    """
+
+    target: str
+    error: BaseException
+    library_output: str
+
+
+def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
+    """The file for each target. Nothing is created yet.
+
+    Args:
+        targets: The targets' names.
+        out: OUT: one target's file; a folder for several; or a path with `{target}` in it.
+
+    Raises:
+        ArgumentError: OUT cannot be meant, or a folder does not exist or cannot be written to.
+    """
+    if _PLACEHOLDER in out:
+        files = {target: Path(out.replace(_PLACEHOLDER, target)) for target in targets}
+    elif len(targets) == 1:
+        files = {targets[0]: Path(out)}
+    elif Path(out).suffix and not Path(out).is_dir():
+        path = Path(out)
+        raise ArgumentError(
+            f"OUT {out!r} is one file, and there are {len(targets)} targets: "
+            f"name a folder, or a file for each with '{path.with_name(f'{path.stem}-{_PLACEHOLDER}{path.suffix}')}'."
+        )
+    else:
+        files = {target: Path(out) / f"{target}.pte" for target in targets}
+
+    # A folder that is there for the targets' sake is made; any other that is missing is likely a slip.
+    may_make = len(targets) > 1 and (_PLACEHOLDER not in out or _PLACEHOLDER in str(Path(out).parent))
+    for path in files.values():
+        if path.is_dir():
+            raise ArgumentError(f"OUT {str(path)!r} is a folder; name a file in it: {path / 'model.pte'}")
+        folder = path.parent
+        if may_make and not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise ArgumentError(f"OUT: the folder {str(folder)!r} {_not_a_folder(folder)}")
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise ArgumentError(f"OUT: the folder {str(folder)!r} cannot be written to: {error.strerror}.") from error
+    return files
+
+
+def _not_a_folder(path: Path) -> str:
+    return "is a file." if path.exists() else f"does not exist: mkdir -p {path}"
+
+
+def export_all(
+    registry: Registry,
+    reference: ModelReference,
+    files: Mapping[str, Path],
+    options: Mapping[str, Any],
+    *,
+    debug: bool,
+) -> list[Failure]:
+    """Load the model once and export it for each target; print progress to stderr and the files to stdout.
+
+    Args:
+        registry: Where targets come from.
+        reference: The model.
+        files: The file for each target.
+        options: As in `Registry.resolve_target_options`.
+        debug: Whether to let the libraries print.
+
+    Raises:
+        ArgumentError: The model cannot be loaded; no export was started.
+    """
+    screen = sys.stderr
+    started = time.monotonic()
+    click.echo(f"loading {reference.text}", err=True)
+    with quiet.library_chatter(debug):
+        arguments = reference.load()
+    click.echo(f"loaded in {time.monotonic() - started:.1f} s", err=True)
+
+    from recipes.cli.progress import Display  # after the model, whose own prints a live display would garble
+
+    for path in files.values():
+        path.parent.mkdir(exist_ok=True)
+    failures: list[Failure] = []
+    written: list[str] = []
+    try:
+        with (
+            Display(list(files), screen, live=not debug) as display,
+            quiet.warnings_as_lines(display.print_line, lambda: debug),
+        ):
+            for target, path in files.items():
+                started = time.monotonic()
+                with quiet.library_output(debug) as captured:
+                    try:
+                        _export_one(registry, target, path, arguments, options, display)
+                    except (Exception, SystemExit) as error:
+                        failures.append(Failure(target, error, quiet.tail(captured)))
+                        continue
+                written.append(_result(path, time.monotonic() - started))
+    finally:  # also when interrupted: what was written is there
+        for line in written:
+            click.echo(line)
+    return failures
+
+
+def _export_one(
+    registry: Registry,
+    target: str,
+    path: Path,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+    display: Display,
+) -> None:
+    with display.stage(target, "recipe"):
+        recipe = registry.get_target_recipe(target, **options)
+        from recipes.session import export
+
+    session = export(
+        **arguments,
+        recipe=recipe,
+        progress=lambda event: display.report(target, event.stage, event.state, event.seconds),
+    )
+    with display.stage(target, "save"):
+        session.save_pte_file(path)
+
+
+def _result(path: Path, seconds: float) -> str:
+    from rich.filesize import decimal
+
+    return f"{path}  {decimal(path.stat().st_size)}  {seconds:.1f} s"

@@ -1,0 +1,95 @@
+"""Keep what libraries print off the screen, and what recipes says on it.
+
+Tried with Core ML and XNNPACK exports: imports and stages warn, log and draw progress bars, all of it
+through Python's streams, so those are what is captured here.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TextIO
+
+from recipes.errors import RecipesWarning
+
+_TAIL = 20
+"""How many lines of captured output are worth showing when an export fails."""
+
+
+@contextmanager
+def warnings_as_lines(print_line: Callable[[str], None], is_debug: Callable[[], bool]) -> Iterator[None]:
+    """Print every RecipesWarning as one line, and other warnings only in debug, as Python does.
+
+    Args:
+        print_line: Prints a line where people see it.
+        is_debug: Asked at each warning, since the command line is still being read when this starts.
+    """
+    as_python_does = warnings.showwarning
+
+    def show_warning(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if issubclass(category, RecipesWarning):
+            print_line("warning: " + " ".join(str(message).split()))
+        elif is_debug():
+            as_python_does(message, category, filename, lineno, file, line)
+
+    with warnings.catch_warnings():
+        # Libraries, and models' modules, leave filters behind that would hide ours.
+        warnings.simplefilter("always", RecipesWarning)
+        warnings.showwarning = show_warning
+        yield
+
+
+@contextmanager
+def library_chatter(debug: bool) -> Iterator[None]:
+    """Keep libraries' logs below ERROR and their progress bars off the screen, unless in debug; prints are let through.
+
+    Args:
+        debug: Whether to do nothing.
+    """
+    if debug:
+        yield
+        return
+    level = logging.root.manager.disable
+    bars = os.environ.get("TQDM_DISABLE")
+    logging.disable(max(level, logging.WARNING))
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        logging.disable(level)
+        if bars is None:
+            del os.environ["TQDM_DISABLE"]
+        else:
+            os.environ["TQDM_DISABLE"] = bars
+
+
+@contextmanager
+def library_output(debug: bool) -> Iterator[io.StringIO]:
+    """As `library_chatter`, and capture what is printed; gives the capture, which stays empty in debug.
+
+    Args:
+        debug: Whether to do nothing.
+    """
+    captured = io.StringIO()
+    if debug:
+        yield captured
+        return
+    with library_chatter(debug), redirect_stdout(captured), redirect_stderr(captured):
+        yield captured
+
+
+def tail(captured: io.StringIO) -> str:
+    """The last lines of a capture, each as it ended up on the screen: progress bars redraw theirs."""
+    lines = (line.rpartition("\r")[2].rstrip() for line in captured.getvalue().split("\n"))
+    return "\n".join([line for line in lines if line][-_TAIL:])

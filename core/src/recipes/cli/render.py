@@ -1,0 +1,174 @@
+"""What people see on stdout: tables and pages, in whatever width there is, coloured only on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from recipes.cli.records import Record, plain_value
+
+if TYPE_CHECKING:
+    from recipes.plugins import Plugin
+    from recipes.targets import Target, TargetComponent
+
+_STYLES = {
+    "ready": "green",
+    "ok": "green",
+    "degraded": "yellow",
+    "disabled": "dim",
+    "unavailable": "red",
+    "incompatible": "red",
+    "conflict": "red",
+    "broken": "red",
+}
+
+
+def _console() -> Console:
+    # Plugins' words may hold [brackets] and :colons:; they are printed as they are.
+    return Console(markup=False, emoji=False, highlight=False)
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, header in enumerate(headers):
+        # The first column is what people copy: it is never broken or cut.
+        table.add_column(header, no_wrap=number == 0, min_width=len(header), overflow="fold")
+    return table
+
+
+def _indented(text: Text, columns: int) -> Padding:
+    return Padding(text, (0, 0, 0, columns), expand=False)
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STYLES[state])
+
+
+def _explain(console: Console, reasons: Iterable[tuple[str, str, str]]) -> None:
+    """Below a table, why rows are not as they should be; rows with one reason share it."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, reason, hint in reasons:
+        if reason:
+            names.setdefault((reason, hint), []).append(name)
+    for (reason, hint), sharing in names.items():
+        console.print()
+        console.print(Text(", ".join(sharing), style="bold"))
+        console.print(_indented(Text(reason), 2))
+        if hint:
+            console.print(_indented(Text(f"-> {hint}", style="bold"), 2))
+
+
+def targets(shown: Sequence[Target], hidden: int) -> None:
+    """Print a table of targets.
+
+    Args:
+        shown: The targets.
+        hidden: How many others are known but not available.
+    """
+    console = _console()
+    if shown:
+        table = _table("Target", "State", "Components")
+        for target in shown:
+            table.add_row(target.name, _state(target.state), _components(target.components))
+        console.print(table)
+        _explain(console, ((target.name, target.reason, target.hint) for target in shown))
+    else:
+        console.print("No target can be built for here.")
+    if hidden:
+        are = "is" if hidden == 1 else "are"
+        console.print(f"\n{hidden} more {are} known but unavailable here: recipes targets --all")
+
+
+def _components(components: Sequence[TargetComponent]) -> Text:
+    parts = []
+    for slot in components:
+        style = "" if slot.available else "dim"
+        parts.append(Text(slot.component.recipe + ("" if slot.available else " (missing)"), style=style))
+    return Text(", ").join(parts)
+
+
+def target_in_full(target: Record) -> None:
+    """Print a target's page, from what `records.of_target_in_full` gives."""
+    console = _console()
+    console.print(Text(target["name"], style="bold") + "  " + _state(target["state"]))
+    if target["summary"]:
+        console.print(target["summary"])
+    if target["reason"]:
+        console.print(f"Why: {target['reason']}")
+    if target["hint"]:
+        console.print(Text(f"-> {target['hint']}", style="bold"))
+    console.print("\nComponents, in partitioning order:")
+    for number, component in enumerate(target["components"], 1):
+        console.print()
+        _print_component(console, number, component)
+
+
+def _print_component(console: Console, number: int, component: Record) -> None:
+    required = "required" if component["required"] else "optional"
+    facts = f"  {component['role']}, {required}, put there by plugin {component['plugin']}"
+    console.print(Text(f"{number}. ") + Text(component["recipe"], style="bold") + facts)
+    lines = []
+    if not component["available"]:
+        lines.append(Text(f"not available: {component['reason']}", style="red"))
+        if component["hint"]:
+            lines.append(Text(f"-> {component['hint']}", style="bold"))
+    if component["summary"] is not None:
+        lines.append(Text(component["summary"]))
+        lines.append(Text(f"weights {component['weights']}, activations {component['activations']}"))
+        needs = "needs calibration inputs" if component["needs_calibration"] else "needs no calibration"
+        lowest = component["deployment_target"]
+        lines.append(Text(f"{needs}; runs on {f'{lowest} and later' if lowest else 'any deployment target'}"))
+        lines.append(Text("options:" if component["options"] else "no options"))
+    for line in lines:
+        console.print(_indented(line, 3))
+    for option in component["options"]:
+        _print_option(console, option)
+
+
+def _print_option(console: Console, option: Record) -> None:
+    title = Text(option["name"], style="bold")
+    if option["source"] is not None:
+        title += f" = {_value(option['value'])}  ({option['source']})"
+    default = "no default, must be given" if option["required"] else f"default {_value(option['default'])}"
+    console.print(_indented(title, 5))
+    console.print(_indented(Text(option["help"]), 9))
+    console.print(_indented(Text(f"{option['expects']}; {default}"), 9))
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "unset"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "(empty)"
+    return plain_value(value)
+
+
+def plugins(rows: Sequence[Plugin]) -> None:
+    """Print a table of plugins."""
+    console = _console()
+    if not rows:
+        from recipes.registry import no_plugins
+
+        console.print(no_plugins())
+        return
+    table = _table("Plugin", "State", "Distribution", "Version", "Backends", "Targets")
+    for row in rows:
+        backends = ", ".join(sorted(row.availability))
+        table.add_row(row.name, _state(row.state), row.distribution, row.version, backends, str(len(row.targets)))
+    console.print(table)
+    _explain(console, ((row.name, row.reason, "") for row in rows))
+    _explain(
+        console,
+        (
+            (f"{row.name}: backend {name} is not available", availability.reason, availability.hint)
+            for row in rows
+            for name, availability in sorted(row.availability.items())
+        ),
+    )
