@@ -1,0 +1,8 @@
+"""Core ML recipes and targets for ExecuTorch, a plugin of recipes.
+
+Importing it is light: it imports neither torch nor coremltools.
+"""
+
+from recipes_coreml.recipe_types import CoreMLRecipeType
+
+__all__ = ["CoreMLRecipeType"]

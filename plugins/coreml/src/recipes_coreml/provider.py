@@ -1,0 +1,342 @@
+"""The Core ML provider: what its recipes are and take, told without importing torch or coremltools."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from recipes import Availability, Option, OptionError, OptionValue, RecipeInfo, RecipeProvider, RecipeType
+from recipes_coreml.features import (
+    DEPLOYMENT_TARGET_ALIASES,
+    DEPLOYMENT_TARGETS,
+    ML_PROGRAM,
+    RECIPE_FEATURES,
+    STATE,
+    is_below,
+    most_demanding,
+)
+from recipes_coreml.recipe_types import CoreMLRecipeType
+
+if TYPE_CHECKING:
+    import executorch.export
+
+_COMMON_OPTIONS = (
+    Option(
+        name="minimum_deployment_target",
+        type="str",
+        help="The oldest system that must run the result; unset: the oldest that the recipe allows.",
+        choices=DEPLOYMENT_TARGETS,
+        aliases=DEPLOYMENT_TARGET_ALIASES,
+        toolchain_enum="coremltools",
+    ),
+    Option(
+        name="compute_unit",
+        type="str",
+        help="The processors that Core ML may use on the device.",
+        default="ALL",
+        choices=("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"),
+        toolchain_enum="coremltools",
+    ),
+    Option(
+        name="skip_ops_for_coreml_delegation",
+        type="strs",
+        help="Operators to keep off Core ML, as namespace.operator.overload: aten.linear.default, aten.add.Tensor.",
+        default=(),
+    ),
+    Option(
+        name="lower_full_graph",
+        type="bool",
+        help="Fail unless Core ML takes the whole model.",
+        default=False,
+    ),
+    Option(
+        name="take_over_constant_data",
+        type="bool",
+        help="Store weights in the Core ML model; if false, they are passed in on every call.",
+        default=True,
+    ),
+    Option(
+        name="take_over_mutable_buffer",
+        type="bool",
+        help="Keep buffers that the model updates as Core ML state; unset: where the deployment target has it.",
+    ),
+)
+
+
+def _group_size() -> Option:
+    return Option(
+        name="group_size",
+        type="int",
+        help="How many neighbouring weights of a row share one scale.",
+        default=32,
+        minimum=2,
+    )
+
+
+def _filter_fn(default: str) -> Option:
+    return Option(
+        name="filter_fn",
+        type="callable",
+        help=f"Called with each module and its name: whether to quantize it; unset: {default}.",
+    )
+
+
+def _codebook_options() -> tuple[Option, ...]:
+    return (
+        Option(
+            name="bits",
+            type="int",
+            help="Bits for each weight, an index into a table of 2**bits values: 1, 2, 3, 4, 6 or 8.",
+            minimum=1,
+            maximum=8,
+            required=True,
+        ),
+        Option(
+            name="block_size",
+            type="ints",
+            help="Rows and columns of weights that share a table; -1 for all, as at least one of them must be.",
+            minimum=-1,
+            required=True,
+        ),
+        _filter_fn("linear layers and embeddings"),
+    )
+
+
+def _info(
+    recipe_type: CoreMLRecipeType,
+    summary: str,
+    weights: str,
+    activations: str = "float16",
+    *options: Option,
+    needs_calibration: bool = False,
+) -> RecipeInfo:
+    return RecipeInfo(
+        summary=summary,
+        weights=weights,
+        activations=activations,
+        needs_calibration=needs_calibration,
+        options=(*_COMMON_OPTIONS, *options),
+        deployment_target=most_demanding(RECIPE_FEATURES[recipe_type]).needs,
+    )
+
+
+_LINEAR_LAYERS = _filter_fn("linear layers")
+_RECIPES: Mapping[RecipeType, RecipeInfo] = {
+    CoreMLRecipeType.FP32: _info(
+        CoreMLRecipeType.FP32,
+        "Computes in float32; the Neural Engine, which has float16 only, is not used.",
+        "float32",
+        "float32",
+    ),
+    CoreMLRecipeType.FP16: _info(
+        CoreMLRecipeType.FP16,
+        "Computes in float16, on the CPU, the GPU and the Neural Engine.",
+        "float16",
+    ),
+    CoreMLRecipeType.PT2E_INT8_STATIC: _info(
+        CoreMLRecipeType.PT2E_INT8_STATIC,
+        "int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        "int8",
+        "int8",
+        needs_calibration=True,
+    ),
+    CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY: _info(
+        CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY,
+        "int8 weights in convolutions and linear layers, one scale a channel; computes in float16.",
+        "int8",
+    ),
+    CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL: _info(
+        CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL,
+        "int4 weights in linear layers, one scale a channel; computes in float16.",
+        "int4",
+        "float16",
+        _LINEAR_LAYERS,
+    ),
+    CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP: _info(
+        CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP,
+        "int4 weights in linear layers, one scale a group; computes in float16.",
+        "int4",
+        "float16",
+        _group_size(),
+        _LINEAR_LAYERS,
+    ),
+    CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL: _info(
+        CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL,
+        "int8 weights in linear layers, one scale a channel; computes in float16.",
+        "int8",
+        "float16",
+        _LINEAR_LAYERS,
+    ),
+    CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP: _info(
+        CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP,
+        "int8 weights in linear layers, one scale a group; computes in float16.",
+        "int8",
+        "float16",
+        _group_size(),
+        _LINEAR_LAYERS,
+    ),
+    CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY: _info(
+        CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY,
+        "Weights of 1 to 8 bits that index lookup tables, in linear layers and embeddings; computes in float16.",
+        "codebook",
+        "float16",
+        *_codebook_options(),
+    ),
+}
+
+# coremltools has no data type of 5 or 7 bits.
+_CODEBOOK_BITS = (1, 2, 3, 4, 6, 8)
+_OPERATOR = re.compile(r"\w+\.\w+\.\w+")
+_FOLLOWS = "follows lower_full_graph and minimum_deployment_target"
+
+
+class CoreMLProvider(RecipeProvider):
+    """Recipes that lower to Core ML, for Apple's phones, tablets and computers."""
+
+    @property
+    def backend_name(self) -> str:
+        """`coreml`."""
+        return CoreMLRecipeType.get_backend_name()
+
+    def get_supported_recipes(self) -> Sequence[RecipeType]:
+        """Every member of `CoreMLRecipeType`."""
+        return list(_RECIPES)
+
+    def describe(self, recipe_type: RecipeType) -> RecipeInfo:
+        """What a recipe type does, and every option that it takes."""
+        return _RECIPES[recipe_type]
+
+    def availability(self) -> Availability:
+        """Core ML models are made where coremltools has wheels; only Apple's systems run them."""
+        return Availability.of_host(
+            modules={
+                "executorch": "executorch>=1.5,<1.6",
+                "torchao": "torchao>=0.18,<0.19",
+                "coremltools": "coremltools==9.0",
+            },
+            platforms=(("Darwin", "arm64"), ("Darwin", "x86_64"), ("Linux", "x86_64")),
+            python_below=(3, 14),
+        )
+
+    def settle_options(self, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
+        """Decide the deployment target and what follows from it; refuse what contradicts it or each other.
+
+        Settled options settle to themselves.
+        """
+        assert isinstance(recipe_type, CoreMLRecipeType), "the base class has checked it"
+        _check_full_graph(recipe_type, options)
+        settled = dict(options)
+        settled["minimum_deployment_target"] = _settle_target(recipe_type, options)
+        settled["take_over_mutable_buffer"] = _settle_takeover(options, settled["minimum_deployment_target"].value)
+        settled["skip_ops_for_coreml_delegation"] = _settle_skipped(
+            recipe_type, options["skip_ops_for_coreml_delegation"]
+        )
+        if recipe_type is CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY:
+            _check_codebook(recipe_type, options["bits"].value, options["block_size"].value)
+        return settled
+
+    def build_recipe(
+        self, recipe_type: RecipeType, options: Mapping[str, OptionValue]
+    ) -> executorch.export.ExportRecipe:
+        """Make a fresh recipe; imports torch, ExecuTorch and coremltools."""
+        with _quiet_coremltools():
+            from recipes_coreml import recipes
+
+        assert isinstance(recipe_type, CoreMLRecipeType), "the base class has checked it"
+        return recipes.build(recipe_type, {name: option.value for name, option in options.items()})
+
+
+def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionValue]) -> None:
+    """The partitioner asserts the same, but only later and one at a time."""
+    if not options["lower_full_graph"].value:
+        return
+    against = []
+    if options["skip_ops_for_coreml_delegation"].value:
+        against.append("skip_ops_for_coreml_delegation")
+    against += [
+        f"{name}=False"
+        for name in ("take_over_constant_data", "take_over_mutable_buffer")
+        if options[name].value is False and options[name].source != _FOLLOWS
+    ]
+    if against:
+        raise OptionError(
+            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model, and that is contradicted by "
+            f"{' and '.join(against)}. Give one or the other."
+        )
+
+
+def _takes_over_by_wish(options: Mapping[str, OptionValue]) -> bool:
+    takeover = options["take_over_mutable_buffer"]
+    asked = bool(takeover.value) and takeover.source != _FOLLOWS
+    return asked or bool(options["lower_full_graph"].value)
+
+
+def _settle_target(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionValue]) -> OptionValue:
+    """The later of what was asked for and what is needed; None leaves the choice to coremltools, which takes iOS15."""
+    asked = options["minimum_deployment_target"]
+    needed = most_demanding(RECIPE_FEATURES[recipe_type])
+    if asked.value is None and needed is ML_PROGRAM:
+        return asked
+    if _takes_over_by_wish(options):
+        needed = most_demanding((needed, STATE))
+    if asked.value is None:
+        return OptionValue(needed.needs, f"raised to {needed.needs}: {needed.what} need it")
+    if is_below(asked.value, needed.needs):
+        because = " (take_over_mutable_buffer or lower_full_graph asks for them)" if needed is STATE else ""
+        raise OptionError(
+            f"Recipe {recipe_type.id}: minimum_deployment_target is {asked.value} ({asked.source}), but {needed.what} "
+            f"need {needed.needs}{because}. Ask for {needed.needs} or later, or leave it unset."
+        )
+    return asked
+
+
+def _settle_takeover(options: Mapping[str, OptionValue], target: str | None) -> OptionValue:
+    given = options["take_over_mutable_buffer"]
+    if given.value is not None and given.source != _FOLLOWS:
+        return given
+    has_state = target is None or not is_below(target, STATE.needs)
+    return OptionValue(bool(options["lower_full_graph"].value) or has_state, _FOLLOWS)
+
+
+def _settle_skipped(recipe_type: CoreMLRecipeType, skipped: OptionValue) -> OptionValue:
+    """Lower case, which is what the partitioner compares with: given as `aten.add.Tensor`, it would never match."""
+    names: Sequence[str] = skipped.value
+    for name in names:
+        if not _OPERATOR.fullmatch(name):
+            raise OptionError(
+                f"Recipe {recipe_type.id}: Option 'skip_ops_for_coreml_delegation' takes operators as "
+                f"namespace.operator.overload, such as aten.linear.default; got {name!r}."
+            )
+    return OptionValue(tuple(name.lower() for name in names), skipped.source)
+
+
+def _check_codebook(recipe_type: CoreMLRecipeType, bits: int, block_size: tuple[int, ...]) -> None:
+    if bits not in _CODEBOOK_BITS:
+        raise OptionError(
+            f"Recipe {recipe_type.id}: Option 'bits' must be one of {', '.join(map(str, _CODEBOOK_BITS))}, the widths "
+            f"that Core ML has; got {bits}."
+        )
+    if len(block_size) != 2 or 0 in block_size:
+        raise OptionError(
+            f"Recipe {recipe_type.id}: Option 'block_size' must be two numbers, rows and columns, each at least 1, "
+            f"or -1 for all; got {list(block_size)}."
+        )
+
+
+@contextlib.contextmanager
+def _quiet_coremltools() -> Iterator[Any]:
+    """Hold back what coremltools warns about while it is imported.
+
+    On every host but a Mac it says that its device libraries are missing, which lowering does not need, and everywhere
+    which versions of torch and scikit-learn it was tested with.
+    """
+    logger = logging.getLogger("coremltools")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
