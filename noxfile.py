@@ -1,4 +1,4 @@
-"""The one driver: `python -m nox` passes the tests, `python -m nox -s demo` runs the demo, `python -m nox -l` lists the rest."""
+"""The one driver: `python -m nox` runs the tests, `python -m nox -s demo` the demo, `python -m nox -l` lists more."""
 
 from __future__ import annotations
 
