@@ -45,6 +45,11 @@ def _indented(text: Text, columns: int) -> Padding:
     return Padding(text, (0, 0, 0, columns), expand=False)
 
 
+def _print_hint(console: Console, hint: str, columns: int) -> None:
+    """Print what mends something; never broken into lines, since it is mostly a command to copy."""
+    console.print(Text(" " * columns + f"-> {hint}", style="bold"), soft_wrap=True)
+
+
 def _state(state: str) -> Text:
     return Text(state, style=_STYLES[state])
 
@@ -60,7 +65,7 @@ def _explain(console: Console, reasons: Iterable[tuple[str, str, str]]) -> None:
         console.print(Text(", ".join(sharing), style="bold"))
         console.print(_indented(Text(reason), 2))
         if hint:
-            console.print(_indented(Text(f"-> {hint}", style="bold"), 2))
+            _print_hint(console, hint, 2)
 
 
 def targets(shown: Sequence[Target], hidden: int) -> None:
@@ -101,7 +106,7 @@ def target_in_full(target: Record) -> None:
     if target["reason"]:
         console.print(f"Why: {target['reason']}")
     if target["hint"]:
-        console.print(Text(f"-> {target['hint']}", style="bold"))
+        _print_hint(console, target["hint"], 0)
     console.print("\nComponents, in partitioning order:")
     for number, component in enumerate(target["components"], 1):
         console.print()
@@ -112,20 +117,20 @@ def _print_component(console: Console, number: int, component: Record) -> None:
     required = "required" if component["required"] else "optional"
     facts = f"  {component['role']}, {required}, put there by plugin {component['plugin']}"
     console.print(Text(f"{number}. ") + Text(component["recipe"], style="bold") + facts)
-    lines = []
     if not component["available"]:
-        lines.append(Text(f"not available: {component['reason']}", style="red"))
+        console.print(_indented(Text(f"not available: {component['reason']}", style="red"), 3))
         if component["hint"]:
-            lines.append(Text(f"-> {component['hint']}", style="bold"))
+            _print_hint(console, component["hint"], 3)
     if component["summary"] is not None:
-        lines.append(Text(component["summary"]))
-        lines.append(Text(f"weights {component['weights']}, activations {component['activations']}"))
         needs = "needs calibration inputs" if component["needs_calibration"] else "needs no calibration"
         lowest = component["deployment_target"]
-        lines.append(Text(f"{needs}; runs on {f'{lowest} and later' if lowest else 'any deployment target'}"))
-        lines.append(Text("options:" if component["options"] else "no options"))
-    for line in lines:
-        console.print(_indented(line, 3))
+        for line in (
+            component["summary"],
+            f"weights {component['weights']}, activations {component['activations']}",
+            f"{needs}; runs on {f'{lowest} and later' if lowest else 'any deployment target'}",
+            "options:" if component["options"] else "no options",
+        ):
+            console.print(_indented(Text(line), 3))
     for option in component["options"]:
         _print_option(console, option)
 
@@ -156,7 +161,7 @@ def plugins(rows: Sequence[Plugin]) -> None:
     if not rows:
         from recipes.registry import no_plugins
 
-        console.print(no_plugins())
+        console.print(no_plugins(), soft_wrap=True)
         return
     table = _table("Plugin", "State", "Distribution", "Version", "Backends", "Targets")
     for row in rows:
