@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 import warnings
@@ -785,3 +786,28 @@ def test_no_color_is_heeded_where_a_terminal_is_claimed(
     plain = run_fresh(plugin_site, "targets", FORCE_COLOR="1", NO_COLOR="1")
     assert "\x1b[32m" in coloured.stdout
     assert "\x1b[32m" not in plain.stdout
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(
+    plugin_site: Path, installed_plugin: Callable[..., Path], tmp_path: Path
+) -> None:
+    installed_plugin("acme", ACME)
+    (tmp_path / "slow.py").write_text("import time\ndef make():\n    print('here', flush=True)\n    time.sleep(60)\n")
+    (tmp_path / "x.pte").write_bytes(b"old")
+    program = "from recipes.cli import main; main()"
+    words = ["export", "slow.py:make", "-o", "x.pte", "-t", TARGET]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(plugin_site), "RECIPES_ONLY": "acme"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (130, "")
+    assert stderr.splitlines() == ["loading slow.py:make", "Interrupted."]
+    assert (tmp_path / "x.pte").read_bytes() == b"old"
