@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from recipes import RecipesWarning, Registry
-from recipes.cli import load, progress, quiet
+from recipes.cli import exporting, load, progress, quiet
 from recipes.cli.app import cli
 
 if TYPE_CHECKING:
@@ -380,23 +380,21 @@ TWO = ("-t", TARGET, "-t", "ios-arm64-acme-int8")
 @pytest.mark.parametrize(
     ("targets", "out", "words"),
     [
-        (TWO[:2], "missing/x.pte", "the folder 'missing' does not exist: mkdir -p missing"),
-        (TWO[:2], "folder", "'folder' is a folder; name a file in it"),
-        (TWO[:2], "file/x.pte", "the folder 'file' is a file."),
+        (TWO[:2], "missing/x.pte", "the folder 'missing' does not exist"),
+        (TWO[:2], "folder", "it is a folder. Give the name of a file."),
+        (TWO[:2], "", "it is a folder"),
+        (TWO[:2], "file/x.pte", "the folder 'file' does not exist"),
         (TWO[:2], "missing/{target}.pte", "the folder 'missing' does not exist"),
         (TWO, "x.pte", "name a folder, or a file for each with 'x-{target}.pte'"),
         (TWO, "missing/out", "the folder 'missing' does not exist"),
         (TWO, "missing/{target}.pte", "the folder 'missing' does not exist"),
         (TWO, "missing/{target}/x.pte", "the folder 'missing' does not exist"),
-        (TWO, "file", "the folder 'file' is a file."),
-        (TWO[:2], "/proc/x.pte", "cannot be written to"),
+        (TWO, "file", "the folder 'file' does not exist"),
     ],
 )
 def test_an_out_that_cannot_be_is_wrong_use(
     run: Callable[..., Result], tmp_path: Path, targets: tuple[str, ...], out: str, words: str
 ) -> None:
-    if out.startswith("/proc") and not Path("/proc").is_dir():
-        pytest.skip("needs a folder that not even root can write to")
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -404,6 +402,27 @@ def test_an_out_that_cannot_be_is_wrong_use(
     assert result.exit_code == 2
     assert words in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("targets", "out", "files"),
+    [
+        (TWO[:2], "x.pte", ["x.pte"]),
+        (TWO[:2], "x-{target}.pte", [f"x-{TARGET}.pte"]),
+        (TWO, "new", [f"new/{TARGET}.pte", "new/ios-arm64-acme-int8.pte"]),
+        (TWO, "folder", [f"folder/{TARGET}.pte", "folder/ios-arm64-acme-int8.pte"]),
+        (TWO, "new.d/", [f"new.d/{TARGET}.pte", "new.d/ios-arm64-acme-int8.pte"]),
+        (TWO, "folder/x-{target}", [f"folder/x-{TARGET}", "folder/x-ios-arm64-acme-int8"]),
+        (TWO, "{target}/x.pte", [f"{TARGET}/x.pte", "ios-arm64-acme-int8/x.pte"]),
+    ],
+)
+def test_out_says_where_each_targets_file_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: tuple[str, ...], out: str, files: list[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert exporting.plan_files(targets[1::2], out) == dict(zip(targets[1::2], map(Path, files), strict=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 # MODEL
@@ -751,6 +770,26 @@ def test_the_entry_point_recipes_is_installed() -> None:
     from recipes.cli import main
 
     assert entry_point.load() is main
+
+
+def test_a_target_of_a_plugin_that_is_switched_off_is_wrong_use_and_says_how_to_switch_it_on(
+    plugin_site: Path, installed_plugin: Callable[..., Path]
+) -> None:
+    installed_plugin("acme", ACME)
+    result = run_fresh(plugin_site, "show", TARGET, RECIPES_ONLY="", RECIPES_DISABLE="acme")
+    assert result.returncode == 2
+    assert "Error: The plugin 'acme' (recipes-acme 1.0) is disabled" in result.stderr
+    assert "Remove it from RECIPES_DISABLE" in result.stderr
+
+
+def test_a_broken_plugin_ends_listing_where_strictness_is_asked_for(
+    plugin_site: Path, installed_plugin: Callable[..., Path]
+) -> None:
+    installed_plugin("bad", BROKEN)
+    result = run_fresh(plugin_site, "targets", "--json", RECIPES_ONLY="bad", RECIPES_STRICT="1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "The plugin 'bad' (recipes-bad 1.0) is broken at import: ValueError: no licence" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["targets", "show", "plugins", "export"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import click
 
 from recipes.cli import quiet
 from recipes.errors import ArgumentError
+from recipes.files import check_destination
 
 if TYPE_CHECKING:
     from recipes.cli.load import ModelReference
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from recipes.registry import Registry
 
 _PLACEHOLDER = "{target}"
+_SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,14 @@ def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
         out: OUT: one target's file; a folder for several; or a path with `{target}` in it.
 
     Raises:
-        ArgumentError: OUT cannot be meant, or a folder does not exist or cannot be written to.
+        ArgumentError: OUT is one file, and there are several targets.
+        SaveError: A file cannot be put there.
     """
     if _PLACEHOLDER in out:
         files = {target: Path(out.replace(_PLACEHOLDER, target)) for target in targets}
     elif len(targets) == 1:
         files = {targets[0]: Path(out)}
-    elif Path(out).suffix and not Path(out).is_dir():
+    elif Path(out).suffix and not out.endswith(_SEPARATORS) and not Path(out).is_dir():
         path = Path(out)
         raise ArgumentError(
             f"OUT {out!r} is one file, and there are {len(targets)} targets: "
@@ -64,22 +67,8 @@ def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
     # A folder that is there for the targets' sake is made; any other that is missing is likely a slip.
     may_make = len(targets) > 1 and (_PLACEHOLDER not in out or _PLACEHOLDER in str(Path(out).parent))
     for path in files.values():
-        if path.is_dir():
-            raise ArgumentError(f"OUT {str(path)!r} is a folder; name a file in it: {path / 'model.pte'}")
-        folder = path.parent
-        if may_make and not folder.exists():
-            folder = folder.parent
-        if not folder.is_dir():
-            raise ArgumentError(f"OUT: the folder {str(folder)!r} {_not_a_folder(folder)}")
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise ArgumentError(f"OUT: the folder {str(folder)!r} cannot be written to: {error.strerror}.") from error
+        check_destination(path.parent if may_make and not path.parent.exists() else path)
     return files
-
-
-def _not_a_folder(path: Path) -> str:
-    return "is a file." if path.exists() else f"does not exist: mkdir -p {path}"
 
 
 def export_all(
