@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +49,31 @@ class CoreMLModel:
     weights: bytes
 
 
-def _images(size: int, count: int, seed: int) -> list[tuple[Any, ...]]:
+CLASSES = 10
+_BATCH = 32
+
+
+def _images(size: int, count: int, seed: int) -> tuple[Any, Any]:
+    """Noise over one of ten patterns, of shape [count, 3, size, size], and which pattern it is."""
+    import torch
+
+    patterns = torch.randn(CLASSES, 3, size, size, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    return (patterns[labels] + torch.randn(count, 3, size, size, generator=generator),), labels
+
+
+def _texts(length: int, count: int, seed: int) -> tuple[Any, Any]:
+    """Padded ids, mostly from one tenth of the vocabulary, with their mask, and which tenth it is."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(1, 3, size, size, generator=generator),) for _ in range(count)]
-
-
-def _texts(length: int, count: int, seed: int) -> list[tuple[Any, ...]]:
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    texts = []
-    for index in range(count):
-        words = 4 + index % (length - 4)
-        mask = (torch.arange(length) < words).long().unsqueeze(0)
-        texts.append((torch.randint(1, 200, (1, length), generator=generator) * mask, mask))
-    return texts
+    labels = torch.randint(CLASSES, (count,), generator=generator)
+    topical = 1 + labels.unsqueeze(1) * 19 + torch.randint(19, (count, length), generator=generator)
+    other = torch.randint(1, 200, (count, length), generator=generator)
+    words = torch.randint(4, length + 1, (count, 1), generator=generator)
+    mask = (torch.arange(length) < words).long()
+    return (torch.where(torch.rand(count, length, generator=generator) < 0.7, topical, other) * mask, mask), labels
 
 
 def _logits(model: Any) -> Any:
@@ -81,76 +91,90 @@ def _logits(model: Any) -> Any:
     return Logits()
 
 
-def _settle(model: Any, inputs: list[tuple[Any, ...]]) -> None:
-    """Give random weights what training gives: batch norms that know their inputs, and logits that differ."""
+def _train(model: Any, draw: Callable[[int, int], tuple[Any, Any]], steps: int) -> None:
+    """Fit a model to its task, roughly, and give its batch norms the statistics of the final weights.
+
+    The random weights of a deep network say nothing about quantization: their outputs hardly depend on the
+    input, and batch norms that have seen nothing let activations die out or blow up layer by layer.
+    """
     import torch
 
-    # With the running statistics of a fresh batch norm, activations die out layer by layer.
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    model.train()
+    for step in range(steps):
+        inputs, labels = draw(_BATCH, 100 + step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(*inputs), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
+            module.reset_running_stats()
             module.momentum = None
-    model.train()
     with torch.no_grad():
-        model(torch.cat([image for (image,) in inputs]))
+        for step in range(4):
+            model(*draw(_BATCH, 200 + step)[0])
+    model.eval()
 
 
-def _make(name: str) -> Workload:
+def _architecture(name: str) -> tuple[Any, Callable[[int, int], tuple[Any, Any]], int]:
+    """A model with seeded random weights, what draws its inputs and labels, and how many steps train it."""
     import torch
     import transformers
 
     torch.manual_seed(0)
+    transformer = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "num_labels": CLASSES,
+    }
     if name == "mobilenet_v2":
-        configuration = transformers.MobileNetV2Config(image_size=64, depth_multiplier=0.35, num_labels=10)
-        model = _logits(transformers.MobileNetV2ForImageClassification(configuration))
-        draw = lambda count, seed: _images(64, count, seed)  # noqa: E731
-    elif name == "resnet":
-        configuration = transformers.ResNetConfig(
-            embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[1, 1, 1, 1], layer_type="basic", num_labels=10
+        mobile = transformers.MobileNetV2Config(image_size=64, depth_multiplier=0.35, num_labels=CLASSES)
+        return _logits(transformers.MobileNetV2ForImageClassification(mobile)), partial(_images, 64), 30
+    if name == "resnet":
+        residual = transformers.ResNetConfig(
+            embedding_size=16,
+            hidden_sizes=[16, 32, 64, 128],
+            depths=[1, 1, 1, 1],
+            layer_type="basic",
+            num_labels=CLASSES,
         )
-        model = _logits(transformers.ResNetForImageClassification(configuration))
-        draw = lambda count, seed: _images(64, count, seed)  # noqa: E731
-    elif name == "vit":
-        configuration = transformers.ViTConfig(
-            image_size=32,
-            patch_size=8,
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=128,
-            num_labels=10,
-        )
-        model = _logits(transformers.ViTForImageClassification(configuration))
-        draw = lambda count, seed: _images(32, count, seed)  # noqa: E731
-    elif name == "bert":
-        configuration = transformers.BertConfig(
-            vocab_size=200,
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=128,
-            max_position_embeddings=64,
-            num_labels=10,
-        )
-        model = _logits(transformers.BertForSequenceClassification(configuration))
-        draw = lambda count, seed: _texts(16, count, seed)  # noqa: E731
-    else:
-        model = torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, 10)
-        )
-        draw = lambda count, seed: _images(8, count, seed)  # noqa: E731
-    if name in ("mobilenet_v2", "resnet"):
-        _settle(model, draw(16, 4))
-    return Workload(model.eval(), draw(1, 1)[0], draw(16, 2), draw(8, 3))
+        return _logits(transformers.ResNetForImageClassification(residual)), partial(_images, 64), 30
+    if name == "vit":
+        vision = transformers.ViTConfig(image_size=32, patch_size=8, **transformer)
+        return _logits(transformers.ViTForImageClassification(vision)), partial(_images, 32), 60
+    if name == "bert":
+        text = transformers.BertConfig(vocab_size=200, max_position_embeddings=64, **transformer)
+        return _logits(transformers.BertForSequenceClassification(text)), partial(_texts, 16), 60
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 6 * 6, CLASSES)]
+    return torch.nn.Sequential(*layers), partial(_images, 8), 30
+
+
+@cache
+def _trained(name: str) -> Workload:
+    model, draw, steps = _architecture(name)
+    _train(model, draw, steps)
+
+    def one_by_one(count: int, seed: int) -> list[tuple[Any, ...]]:
+        tensors, _ = draw(count, seed)
+        return [tuple(tensor[index : index + 1] for tensor in tensors) for index in range(count)]
+
+    return Workload(model, one_by_one(1, 1)[0], one_by_one(16, 2), one_by_one(32, 3))
 
 
 @pytest.fixture(scope="session")
 def workload() -> Callable[[str], Workload]:
-    """Makes a model by name, with seeded random weights; each call gives a new one, for an export may change it.
+    """Gives a model by name, with seeded weights, roughly trained; a copy, for an export may change it.
 
     `mobilenet_v2`, `resnet`, `vit` and `bert` are the architectures of transformers in small, `convolution` is a
     convolution and a linear layer.
     """
-    return _make
+
+    def get(name: str) -> Workload:
+        return copy.deepcopy(_trained(name))
+
+    return get
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
 # From the bottom up: a module imports only from lines above its own.
 LAYERS = (
     {"errors"},
-    {"provider", "merge"},
+    {"provider", "files"},
+    {"provenance"},
+    {"merge"},
     {"targets", "export_recipe"},
     {"hookspecs"},
     {"plugins"},
