@@ -55,7 +55,11 @@ INT4_WEIGHTS = Feature("int4 weights", "iOS18", _OPTIMIZATIONS)
 GROUPED_WEIGHTS = Feature("weights with one scale a group", "iOS18", _OPTIMIZATIONS)
 CODEBOOKS = Feature("lookup tables for groups of weights", "iOS18", _OPTIMIZATIONS)
 STATE = Feature("mutable buffers that Core ML takes over as its state", "iOS18", _APPLE_GUIDE + "stateful-models.html")
-HALF_INPUTS = Feature("half-precision inputs", "iOS16", _APPLE_GUIDE + "typed-execution.html")
+HALF_INPUTS = Feature(
+    "half-precision inputs",
+    "iOS16",
+    "https://developer.apple.com/documentation/coreml/mlmultiarraydatatype/float16",
+)
 NO_INPUTS = Feature("models without inputs", "iOS18", "https://github.com/apple/coremltools/issues/2578")
 
 RECIPE_FEATURES: Mapping[CoreMLRecipeType, tuple[Feature, ...]] = {

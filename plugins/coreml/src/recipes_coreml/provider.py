@@ -263,7 +263,7 @@ def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, Optio
     ]
     if against:
         raise OptionError(
-            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model, and that is contradicted by "
+            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model; that is contradicted by "
             f"{' and '.join(against)}. Give one or the other."
         )
 
