@@ -21,7 +21,8 @@ LAYERS = (
     {"targets", "export_recipe"},
     {"hookspecs"},
     {"plugins"},
-    {"registry"},
+    {"registry", "quantization"},
+    {"arguments", "stages"},
     {"session"},
     {"cli", "testing"},
 )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from recipes.errors import RecipeConflictError as RecipeConflictError
     from recipes.errors import RecipesError as RecipesError
     from recipes.errors import RecipesWarning as RecipesWarning
+    from recipes.errors import SaveError as SaveError
     from recipes.errors import TargetUnavailableError as TargetUnavailableError
     from recipes.errors import UnknownFieldError as UnknownFieldError
     from recipes.errors import UnknownPluginError as UnknownPluginError
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from recipes.registry import list_targets as list_targets
     from recipes.registry import refresh as refresh
     from recipes.session import ExportSession as ExportSession
+    from recipes.session import StageProgress as StageProgress
     from recipes.session import export as export
     from recipes.targets import Component as Component
     from recipes.targets import Target as Target
@@ -68,6 +70,7 @@ _HOMES = {
         "RecipeConflictError",
         "RecipesError",
         "RecipesWarning",
+        "SaveError",
         "TargetUnavailableError",
         "UnknownFieldError",
         "UnknownPluginError",
@@ -93,7 +96,7 @@ _HOMES = {
         "list_targets",
         "refresh",
     ),
-    "recipes.session": ("ExportSession", "export"),
+    "recipes.session": ("ExportSession", "StageProgress", "export"),
     "recipes.targets": ("Component", "Target", "TargetExtension", "TargetProfile"),
     # Not ours: ExecuTorch's own, so that one import line serves.
     "executorch.export": ("AOQuantizationConfig", "LoweringRecipe", "QuantizationRecipe", "StageType"),

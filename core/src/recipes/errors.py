@@ -58,6 +58,10 @@ class ArgumentError(RecipesError, ValueError, TypeError):
     """An argument of `export` (or of another public function) is not what it must be."""
 
 
+class SaveError(RecipesError, OSError):
+    """A file could not be written; what was there before is untouched."""
+
+
 class ExportError(RecipesError, RuntimeError):
     """A stage of an export failed; `stage` names it and `__cause__` is what was raised there.
 

@@ -236,10 +236,10 @@ def _check_hook_names(plugin: object) -> None:
 def _declared(manager: pluggy.PluginManager, plugin: str, hook: str, kind: type | tuple[type, ...]) -> Sequence[Any]:
     """What one plugin's implementation of a hook returns, checked."""
     others = [other for name, other in manager.list_name_plugin() if name != plugin and other is not None]
-    results = manager.subset_hook_caller(hook, remove_plugins=others)()
-    if not results:
+    caller = manager.subset_hook_caller(hook, remove_plugins=others)
+    if all(implementation.plugin_name != plugin for implementation in caller.get_hookimpls()):
         return ()
-    (declared,) = results
+    declared = next(iter(caller()), None)  # pluggy leaves out a result that is None
     names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
     if not isinstance(declared, list | tuple):
         raise TypeError(f"{hook} must return a list of {names}, not {type(declared).__name__}")

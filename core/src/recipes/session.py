@@ -1,0 +1,318 @@
+"""Export a model: check the arguments, run the stages, keep the result."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import executorch.export
+import torch
+from executorch.export import StageType
+from executorch.export.stages import PipelineArtifact, Stage
+
+from recipes.arguments import Request, check
+from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
+from recipes.files import check_destination, write_atomically
+from recipes.quantization import quantized_nodes
+from recipes.stages import QuantizeStage, SourceTransformStage
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """What a `progress` callback is told, when a stage starts and when it ends.
+
+    Args:
+        stage: The stage's name, as in `executorch.export.StageType`: `quantize`, `torch_export`.
+        state: `started`, `finished` or `failed`.
+        seconds: How long the stage took; 0 when it starts.
+    """
+
+    stage: str
+    state: Literal["started", "finished", "failed"]
+    seconds: float = 0.0
+
+
+Progress = Callable[[StageProgress], None]
+
+
+class _WatchedStage(Stage):  # type: ignore[misc]
+    """A stage that tells its progress, and whose failure says at which stage it was."""
+
+    def __init__(self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress | None) -> None:
+        super().__init__()
+        self._stage = stage
+        self._explain = explain
+        self._progress = progress
+
+    @property
+    def stage_type(self) -> StageType:
+        return self._stage.stage_type
+
+    @property
+    def valid_predecessor_stages(self) -> list[StageType]:
+        return self._stage.valid_predecessor_stages  # type: ignore[no-any-return]
+
+    @property
+    def can_start_pipeline(self) -> bool:
+        return self._stage.can_start_pipeline  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def get_artifacts(self) -> PipelineArtifact:
+        return self._stage.get_artifacts()
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        name = str(getattr(self.stage_type, "value", self.stage_type))
+        self._tell(StageProgress(name, "started"))
+        start = time.perf_counter()
+        try:
+            self._stage.run(artifact)
+        except BaseException as error:
+            self._tell(StageProgress(name, "failed", time.perf_counter() - start))
+            if isinstance(error, RecipesError) or not isinstance(error, Exception):
+                raise
+            raise ExportError(self._explain(name, error), name) from error
+        self._tell(StageProgress(name, "finished", time.perf_counter() - start))
+
+    def _tell(self, event: StageProgress) -> None:
+        if self._progress is not None:
+            self._progress(event)
+
+
+# ExecuTorch marks its class as experimental, which warns everybody who derives from it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+    class ExportSession(executorch.export.ExportSession):  # type: ignore[misc]
+        """An export of one model: its stages, their artefacts, and the program that they make.
+
+        All methods of `executorch.export.ExportSession` are here. The arguments are those of `export`.
+
+        Raises:
+            ArgumentError: An argument is missing, swapped with another, or not what it must be.
+            RecipesError: The recipe cannot be made.
+        """
+
+        def __init__(
+            self,
+            model: Any,
+            recipe: Any = None,
+            example_inputs: Any = None,
+            *,
+            dynamic_shapes: Any = None,
+            calibration_inputs: Any = None,
+            constant_methods: dict[str, Any] | None = None,
+            artifact_dir: str | os.PathLike[str] | None = None,
+            generate_etrecord: bool = False,
+            name: str | None = None,
+            progress: Progress | None = None,
+        ) -> None:
+            request = check(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+            self.recipe = request.recipe
+            self._progress = progress
+            self._artifact_dir = _artifact_folder(artifact_dir)
+            self._writes_etrecord = generate_etrecord
+            _warn_of_skipped_stages(request)
+            super().__init__(
+                model=request.models,
+                example_inputs=request.samples,
+                export_recipe=request.recipe,
+                name=name,
+                dynamic_shapes=request.dynamic_shapes,
+                constant_methods=constant_methods,
+                artifact_dir=None if artifact_dir is None else str(artifact_dir),
+                generate_etrecord=generate_etrecord,
+            )
+            quantization = request.recipe.quantization_recipe
+            ours = {
+                StageType.SOURCE_TRANSFORM: SourceTransformStage(
+                    quantization, in_place=request.recipe.source_transform_in_place
+                ),
+                StageType.QUANTIZE: QuantizeStage(
+                    quantization, strict=request.recipe.strict, calibration_inputs=request.calibration_inputs
+                ),
+            }
+            for stage_type, stage in list(self.get_all_registered_stages().items()):
+                self.register_stage(stage_type, ours.get(stage_type, stage))
+
+        def register_stage(self, stage_type: StageType, stage: Stage) -> None:
+            """Use a stage of one's own for a stage type.
+
+            Args:
+                stage_type: Which stage it is.
+                stage: What to run there.
+            """
+            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._progress))
+
+        def export(self) -> None:
+            """Run all stages.
+
+            Raises:
+                ExportError: A stage failed; its `stage` says which.
+                ArgumentError: The recipe's `pipeline_stages` cannot be run with this model.
+            """
+            try:
+                super().export()
+            except RecipesError:
+                raise
+            except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
+                raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
+            if self._artifact_dir is not None:
+                self._write_artifacts(self._artifact_dir)
+
+        def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
+            """Write the program, and any tensor data that the recipe keeps outside of it, beside it as `.ptd` files.
+
+            The files are written whole before they are moved into place: a failed or killed save leaves what
+            was there before.
+
+            Args:
+                path: The file to write.
+
+            Returns:
+                The path of the program.
+
+            Raises:
+                SaveError: The file cannot be written there.
+                ExportError: There is no program yet.
+            """
+            destination = check_destination(path)
+            try:
+                manager = self.get_executorch_program_manager()
+            except RuntimeError as error:
+                raise ExportError(f"There is no program to save to {str(path)!r}: call export() first.") from error
+            writers: dict[Path, Callable[[Any], Any]] = {destination: manager.write_to_file}
+            # ExecuTorch has no public way to the bytes of the data files, only one that writes them in place.
+            for name, data in (manager._tensor_data or {}).items():
+                writers[destination.parent / f"{name}.ptd"] = data.write_to_file
+            write_atomically(writers)
+            return destination
+
+        def save_to_pte(self, output_name: str) -> None:
+            """Write the program as ExecuTorch's session does: `.pte` is added where the name lacks it.
+
+            Args:
+                output_name: The file to write.
+
+            Raises:
+                SaveError: The file cannot be written there; ExecuTorch logs that and goes on.
+            """
+            if not output_name:
+                raise SaveError("save_to_pte needs the name of a file.")
+            self.save_pte_file(output_name if output_name.endswith(".pte") else f"{output_name}.pte")
+
+        def _explain(self, stage: str, error: Exception) -> str:
+            text = str(error).strip() or "no message"
+            lines = [f"The export to {self.recipe.name!r} failed at the stage {stage}: {type(error).__name__}: {text}"]
+            if stage in ("torch_export", "quantize") and self.recipe.strict:
+                lines.append(
+                    "The model was traced strictly. If its forward runs Python that cannot be traced, "
+                    "derive the recipe with strict=False: recipe.derive(strict=False)."
+                )
+            return "\n".join(lines)
+
+        def _write_artifacts(self, folder: Path) -> None:
+            """Keep the captured programs, and the ETRecord where there is one."""
+            captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
+            for method, program in (captured.data if captured is not None else {}).items():
+                write_atomically(
+                    {folder / f"{method}.pt2": lambda file, program=program: torch.export.save(program, file)}
+                )
+            if self._writes_etrecord:
+                self.get_etrecord().save(str(folder / "etrecord.bin"))
+
+
+def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
+    if path is None:
+        return None
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"Cannot keep artefacts in {str(path)!r}: {error.strerror or error}.") from error
+    return folder
+
+
+def _warn_of_skipped_stages(request: Request) -> None:
+    """A captured model is past the stages that quantize it; ExecuTorch leaves them out without a word."""
+    recipe, quantization = request.recipe, request.recipe.quantization_recipe
+    if request.kind == "nn.Module" or recipe.pipeline_stages:
+        return
+    skipped = []
+    quantizes = quantization is not None and (quantization.quantizers or quantization.ao_quantization_configs)
+    for method, model in request.models.items():
+        graph_module = model.graph_module if request.kind == "ExportedProgram" else model
+        if quantizes and not any(quantized_nodes(graph_module)):
+            skipped.append(f"method {method!r} is not quantized")
+    if request.kind == "ExportedProgram" and recipe.aten_transform_passes:
+        skipped.append("the aten_transform_passes are not applied")
+    if skipped:
+        warnings.warn(
+            f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
+            "Give the nn.Module instead.",
+            RecipesWarning,
+            stacklevel=4,
+        )
+
+
+def export(
+    model: Any,
+    recipe: Any = None,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    calibration_inputs: Iterable[Any] | Callable[[], Iterable[Any]] | dict[str, Any] | None = None,
+    constant_methods: dict[str, Any] | None = None,
+    artifact_dir: str | os.PathLike[str] | None = None,
+    generate_etrecord: bool = False,
+    name: str | None = None,
+    progress: Progress | None = None,
+) -> ExportSession:
+    """Lower a model with a recipe.
+
+    Args:
+        model: A `torch.nn.Module`, a `GraphModule`, an `ExportedProgram`, the path of a `.pt2` file, or a
+            dict of these by method name.
+        recipe: A target's name, an `ExportRecipe` (ours or ExecuTorch's), a `RecipeType` or its id, or a
+            list of these, which is combined.
+        example_inputs: A tensor, a tuple of forward's arguments, a list of such tuples, or a dict of these
+            by method. The first sample is used for capture, and its shapes are the program's where
+            `dynamic_shapes` says nothing. Not needed for an `ExportedProgram`.
+        dynamic_shapes: As in `torch.export.export`: a dict by argument name (arguments may be left out) or
+            a tuple with an entry for each argument; or a dict of these by method.
+        calibration_inputs: Samples that a quantizing recipe measures ranges with: an iterable of tuples,
+            a function that returns one, or a dict of these by method. The example inputs by default.
+        constant_methods: Values, or functions that return them, to add to the program as methods.
+        artifact_dir: A folder for what the stages make: `<method>.pt2`, and `etrecord.bin`.
+        generate_etrecord: Whether to make an ETRecord, for `get_etrecord()` and `artifact_dir`.
+        name: A name for the session.
+        progress: Called when a stage starts and when it ends.
+
+    Returns:
+        The session, with the program made.
+
+    Raises:
+        ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        ExportError: A stage failed.
+        RecipesError: The recipe cannot be made.
+    """
+    session = ExportSession(
+        model,
+        recipe,
+        example_inputs,
+        dynamic_shapes=dynamic_shapes,
+        calibration_inputs=calibration_inputs,
+        constant_methods=constant_methods,
+        artifact_dir=artifact_dir,
+        generate_etrecord=generate_etrecord,
+        name=name,
+        progress=progress,
+    )
+    session.export()
+    return session

@@ -1,0 +1,166 @@
+"""The stages of an export that ExecuTorch's own leave something to be wished for.
+
+Both replace the stage of the same type in an `ExportSession`. They tell the capture before
+quantization all that the capture after it is told: dynamic shapes, `strict`, calibration data.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from executorch.export import QuantizationRecipe, StageType
+from executorch.export.stages import PipelineArtifact, Stage
+from torchao.quantization import quantize_
+from torchao.quantization.pt2e import (
+    allow_exported_model_train_eval,
+    move_exported_model_to_eval,
+    move_exported_model_to_train,
+)
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
+from torchao.utils import unwrap_tensor_subclass
+
+from recipes.errors import ArgumentError
+from recipes.quantization import PrecedenceQuantizer
+
+CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
+
+
+class SourceTransformStage(Stage):  # type: ignore[misc]
+    """Apply the torchao configs of a recipe to the eager model.
+
+    Args:
+        recipe: What to apply; nothing where it is None or has no torchao configs.
+        in_place: Whether to change the caller's model instead of a copy.
+    """
+
+    def __init__(self, recipe: QuantizationRecipe | None, *, in_place: bool) -> None:
+        super().__init__()
+        self._recipe = recipe
+        self._in_place = in_place
+
+    stage_type = StageType.SOURCE_TRANSFORM
+    valid_predecessor_stages: list[StageType] = []  # noqa: RUF012
+    can_start_pipeline = True
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Transform the models of every method."""
+        configs = self._recipe.ao_quantization_configs if self._recipe is not None else None
+        if not configs:
+            self._artifact = artifact
+            return
+        models = artifact.data if self._in_place else copy.deepcopy(artifact.data)
+        for model in models.values():
+            check_disjoint(configs, model)
+            for config in configs:
+                quantize_(model, config.ao_base_config, config.filter_fn)
+            unwrap_tensor_subclass(model)
+        self._artifact = artifact.copy_with_new_data(models)
+
+
+class QuantizeStage(Stage):  # type: ignore[misc]
+    """Quantize every method with the recipe's PT2E quantizers, in their order of precedence.
+
+    Args:
+        recipe: What to do; nothing where it is None or has no quantizers.
+        strict: As in `torch.export.export`.
+        calibration_inputs: For each method, what gives its samples; the recipe's own, or the example
+            inputs, where it is None.
+    """
+
+    def __init__(
+        self, recipe: QuantizationRecipe | None, *, strict: bool, calibration_inputs: CalibrationInputs | None
+    ) -> None:
+        super().__init__()
+        self._recipe = recipe
+        self._strict = strict
+        self._calibration_inputs = calibration_inputs
+
+    stage_type = StageType.QUANTIZE
+    valid_predecessor_stages = [StageType.SOURCE_TRANSFORM]  # noqa: RUF012
+    can_start_pipeline = True
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Capture, prepare, calibrate or train, and convert."""
+        if self._recipe is None or not self._recipe.quantizers:
+            self._artifact = artifact
+            return
+        quantized = {}
+        for method, model in artifact.data.items():
+            samples = artifact.get_context("example_inputs")[method]
+            shapes = (artifact.get_context("dynamic_shapes") or {}).get(method)
+            captured = self._capture(model, samples[0], shapes)
+            quantized[method] = self._quantize(captured, method, samples)
+        self._artifact = artifact.copy_with_new_data(quantized)
+
+    def _capture(self, model: torch.nn.Module, sample: tuple[Any, ...], shapes: Any) -> torch.fx.GraphModule:
+        assert self._recipe is not None
+        if shapes is None and self._recipe.dynamic_batch_size:
+            batch = torch.export.Dim("batch", min=1)
+            shapes = tuple({0: batch} if isinstance(value, torch.Tensor) else None for value in sample)
+        modes = [(module, module.training) for module in model.modules()]
+        try:
+            if self._recipe.is_qat:
+                model.train()
+            program = torch.export.export(model, sample, dynamic_shapes=shapes, strict=self._strict)
+        finally:
+            for module, training in modes:
+                module.training = training
+        # Guards would be checked by a call in the graph, which no quantizer or backend knows.
+        return program.module(check_guards=False)
+
+    def _quantize(
+        self, captured: torch.fx.GraphModule, method: str, samples: list[tuple[Any, ...]]
+    ) -> torch.fx.GraphModule:
+        recipe = self._recipe
+        assert recipe is not None
+        quantizer = PrecedenceQuantizer(recipe.quantizers or ())
+        model = _apply(recipe.pre_prepare_passes, captured)
+        prepare = prepare_qat_pt2e if recipe.is_qat else prepare_pt2e
+        model = _apply(recipe.post_prepare_passes, prepare(model, quantizer))
+        if recipe.is_qat:
+            if recipe.train_fn is None:
+                raise ArgumentError(f"The recipe {recipe!r} has is_qat=True and needs a train_fn.")
+            allow_exported_model_train_eval(model)
+            move_exported_model_to_train(model)
+            recipe.train_fn(model)
+            move_exported_model_to_eval(model)
+        else:
+            self._calibrate(model, method, samples)
+        model = _apply(recipe.pre_convert_passes, model)
+        return _apply(recipe.post_convert_passes, convert_pt2e(model))
+
+    def _calibrate(self, model: torch.fx.GraphModule, method: str, samples: list[tuple[Any, ...]]) -> None:
+        assert self._recipe is not None
+        given = (self._calibration_inputs or {}).get(method) or self._recipe.calibration_inputs_fn
+        count = 0
+        with torch.no_grad():
+            for sample in given() if given is not None else samples:
+                inputs = (sample,) if isinstance(sample, torch.Tensor) else sample
+                if not isinstance(inputs, tuple | list):
+                    raise ArgumentError(
+                        f"Calibration sample {count} of method {method!r} is a {type(sample).__name__}; "
+                        "each must be a tuple of forward's arguments."
+                    )
+                try:
+                    model(*inputs)
+                except Exception as error:
+                    raise ArgumentError(
+                        f"Calibration sample {count} of method {method!r} does not run: {error}\n"
+                        "It must fit the example inputs, or the dynamic_shapes where its shapes differ."
+                    ) from error
+                count += 1
+        if not count:
+            raise ArgumentError(f"There is no calibration sample for method {method!r}, so no range can be measured.")
+
+
+def _apply(
+    passes: Iterable[Callable[[torch.fx.GraphModule], torch.fx.GraphModule]] | None, model: torch.fx.GraphModule
+) -> torch.fx.GraphModule:
+    for transform in passes or ():
+        model = transform(model)
+        if not isinstance(model, torch.fx.GraphModule):
+            raise ArgumentError(f"The quantization pass {transform!r} returned {model!r}, not a GraphModule.")
+    return model
