@@ -10,7 +10,7 @@ import pytest
 
 from recipes import export
 
-# MobileNetV2 and ResNet go to XNNPACK whole; in transformers some operators, such as the lookup of embeddings, stay outside.
+# MobileNetV2 and ResNet go to XNNPACK whole; in the others some operators, such as the lookup of embeddings, do not.
 PARTITIONS = {"mobilenet_v2": 1, "resnet": 1, "vit": 10, "bert": 10}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from recipes import export
 
-# dB, some 5 below what was measured: 17, 30, 32, 27. A quantization with wrong ranges scores under 6; see the last test.
+# In dB, some 5 to 9 below what was measured. A quantization with wrong ranges scores under 6: see the last test.
 LEAST = {"mobilenet_v2": 12.0, "resnet": 22.0, "vit": 22.0, "bert": 20.0}
 
 

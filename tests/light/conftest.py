@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {"recipes-core": "core", "recipes-coreml": "plugins/coreml", "recipes-xnnpack": "plugins/xnnpack"}
 HEAVY = {"executorch", "torch"}
 
-Run: TypeAlias = Callable[[str], str]
-"""Runs Python code in an environment and gives what it printed."""
+Run: TypeAlias = Callable[..., str]
+"""Runs Python code in an environment, or (`command=`) a command that is installed there, and gives what it printed."""
 
 
 def _pip(*arguments: str) -> None:
@@ -100,9 +100,10 @@ def environment(
 def _runner(python: Path) -> Run:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("RECIPES_", "PYTHON"))}
 
-    def run(code: str) -> str:
+    def run(code: str = "", *, command: tuple[str, ...] = ()) -> str:
+        words = [str(python.parent / command[0]), *command[1:]] if command else [str(python), "-c", code]
         result = subprocess.run(
-            [str(python), "-c", code], capture_output=True, text=True, env=environ, timeout=120, cwd=python.parent
+            words, capture_output=True, text=True, env=environ, timeout=120, cwd=python.parent, check=False
         )
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout

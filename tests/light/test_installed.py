@@ -30,7 +30,7 @@ heavy = {"torch", "executorch", "torchao", "coremltools", "numpy"}
 print(sorted(heavy & set(sys.modules)))
 """
 
-Environment = Callable[..., Callable[[str], str]]
+Environment = Callable[..., Callable[..., str]]
 
 
 def targets(printed: str) -> dict[str, Any]:
@@ -126,3 +126,8 @@ def test_without_the_accelerator_everything_else_works(environment: Environment,
     assert printed.startswith("UnknownTargetError")
     assert "pip install recipes-coreml" in printed
     assert "ios-arm64-xnnpack-fp32" in printed
+
+
+def test_the_command_line_is_installed_with_core(environment: Environment, toolchains: Path) -> None:
+    rows = json.loads(environment(CORE, XNNPACK, extra=(toolchains,))(command=("recipes", "targets", "--json")))
+    assert [row["name"] for row in rows] == sorted(XNNPACK_TARGETS)

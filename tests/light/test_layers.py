@@ -15,7 +15,7 @@ MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
 # From the bottom up: a module imports only from lines above its own.
 LAYERS = (
     {"errors"},
-    {"provider", "files"},
+    {"provider", "files", "quantization"},
     {"provenance"},
     {"merge"},
     {"targets", "export_recipe"},
