@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,19 @@ def room(module: Path) -> str:
     return module.parts[0].removesuffix(".py")
 
 
+def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under `if TYPE_CHECKING:`, which only name types."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from nodes_that_run(node)
+
+
 def imported_rooms(source: str) -> set[str]:
     """The modules of `recipes` that source code imports, at whatever depth; `""` for the package itself."""
     found = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_that_run(ast.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
