@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,13 @@ def full():
         "example_inputs": (torch.randn(2, 3, 8, 8),),
         "dynamic_shapes": ({0: torch.export.Dim("batch", min=1, max=4)},),
     }
+
+def calibrated():
+    model, inputs = small()
+    return {"model": model, "example_inputs": inputs, "calibration_inputs": (inputs for _ in range(2))}
+
+def without_inputs():
+    return {"model": make()}
 
 def badly_calibrated():
     model, inputs = small()
@@ -122,6 +130,24 @@ def test_one_targets_failure_leaves_the_others_files_and_its_own_old_one(
     assert [line.split()[0] for line in result.stdout.splitlines()] == [f"model-{FP32}.pte"]
     assert is_program(folder / f"model-{FP32}.pte")
     assert (folder / f"model-{INT8}.pte").read_bytes() == b"old"
+
+
+def test_calibration_inputs_serve_the_targets_that_calibrate(export: Callable[..., Result], folder: Path) -> None:
+    targets = (INT8, "android-arm64-xnnpack-int8", FP32)
+    words = [word for target in targets for word in ("-t", target)]
+    result = export("models.py:calibrated", *words, "-o", "{target}.pte")
+    assert result.exit_code == 0, result.output
+    assert all(is_program(folder / f"{target}.pte") for target in targets)
+
+
+def test_a_model_that_export_refuses_is_wrong_use(export: Callable[..., Result], folder: Path) -> None:
+    with zipfile.ZipFile(folder / "other.pt2", "w") as archive:
+        archive.writestr("readme.txt", "not a program")
+    for model, words in (("models.py:without_inputs", "example_inputs are needed"), ("other.pt2", "cannot be read")):
+        result = export(model, "-t", FP32, "-o", "model.pte")
+        assert result.exit_code == 2
+        assert words in result.stderr
+        assert not (folder / "model.pte").exists()
 
 
 def run_fresh(*words: str) -> subprocess.CompletedProcess[str]:

@@ -536,6 +536,19 @@ def test_a_factory_gives_the_arguments_of_export(
     assert load.ModelReference.parse(model).load() == arguments
 
 
+def test_calibration_samples_can_be_gone_through_for_every_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "generators.py").write_text(
+        "def one(): return {'model': 1, 'calibration_inputs': iter([(1,), (2,)])}\n"
+        "def two(): return {'model': 1, 'calibration_inputs': {'forward': iter([(3,)])}}\n"
+    )
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "generators.py"
+    assert load.ModelReference.parse(f"{path}:one").load()["calibration_inputs"] == [(1,), (2,)]
+    assert load.ModelReference.parse(f"{path}:two").load()["calibration_inputs"] == {"forward": [(3,)]}
+
+
 def test_a_file_can_import_its_neighbours_and_does_not_hide_a_module_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAILED = 1
 """Exit code: an export failed, or recipes itself did."""
 WRONG_USE = 2
-"""Exit code: what was asked for cannot be done; nothing was started."""
+"""Exit code: what was asked for cannot be done; nothing was written."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C, as shells report it."""
 
@@ -125,7 +125,7 @@ def cli() -> None:
       recipes targets
       recipes export my_package.models:small --target TARGET -o model.pte
 
-    Exit codes: 0, all is well; 1, an export failed; 2, wrong use, nothing was started; 130, interrupted.
+    Exit codes: 0, all is well; 1, an export failed; 2, wrong use, nothing was written; 130, interrupted.
     """
 
 
@@ -281,6 +281,7 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
       path/to/program.pt2       a program that torch.export.save has written
     The factory takes nothing and returns (model, example_inputs), or a dict with the keys model,
     example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
+    Targets that do not calibrate make no use of calibration_inputs.
 
     A file that exists is replaced only when its export has succeeded. Where one of several targets fails,
     the files of the others are kept and the exit code is 1.
@@ -317,7 +318,8 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
         if len(names) > 1:
             failed = ", ".join(failure.target for failure in failures)
             click.echo(f"{len(failures)} of {len(names)} targets failed: {failed}.", err=True)
-        context.exit(FAILED)
+        refused = len(failures) == len(names) and all(isinstance(failure.error, ArgumentError) for failure in failures)
+        context.exit(WRONG_USE if refused else FAILED)
 
 
 def main() -> None:

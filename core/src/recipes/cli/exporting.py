@@ -136,8 +136,11 @@ def _export_one(
         recipe = registry.get_target_recipe(target, **options)
         from recipes.session import export
 
+    quantization = recipe.quantization_recipe
+    calibrates = quantization is not None and quantization.quantizers and not quantization.is_qat
     session = export(
-        **arguments,
+        # One factory serves float and quantized targets; `export` refuses samples that it cannot use.
+        **{name: value for name, value in arguments.items() if calibrates or name != "calibration_inputs"},
         recipe=recipe,
         progress=lambda event: display.report(target, event.stage, event.state, event.seconds),
     )

@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -135,7 +135,13 @@ class ModelReference:
                     )
             if "model" not in given:
                 raise ArgumentError(f"MODEL {self.text!r}: the factory returned a dict without the key 'model'.")
-            return dict(given)
+            arguments = dict(given)
+            samples = arguments.get("calibration_inputs")
+            if isinstance(samples, Mapping):
+                arguments["calibration_inputs"] = {method: _repeatable(each) for method, each in samples.items()}
+            elif samples is not None:
+                arguments["calibration_inputs"] = _repeatable(samples)
+            return arguments
         if isinstance(given, tuple) and len(given) == 2:
             return {"model": given[0], "example_inputs": given[1]}
         got = f"a tuple of {len(given)}" if isinstance(given, tuple) else f"a {type(given).__name__}"
@@ -143,6 +149,11 @@ class ModelReference:
             f"MODEL {self.text!r}: the factory must return (model, example_inputs), or a dict with the keys "
             f"{', '.join(ARGUMENTS)}; it returned {got}."
         )
+
+
+def _repeatable(samples: Any) -> Any:
+    """Samples that every target can go through; an iterator would be used up by the first."""
+    return list(samples) if isinstance(samples, Iterator) else samples
 
 
 def _check_file(text: str, path: Path) -> None:
