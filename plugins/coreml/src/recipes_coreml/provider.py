@@ -43,7 +43,7 @@ _COMMON_OPTIONS = (
     Option(
         name="skip_ops_for_coreml_delegation",
         type="strs",
-        help="Operators to keep off Core ML, as namespace.operator.overload: aten.linear.default, aten.add.Tensor.",
+        help="Operators to keep off Core ML, as namespace.operator.overload: aten.relu.default, aten.add.Tensor.",
         default=(),
     ),
     Option(
@@ -55,7 +55,7 @@ _COMMON_OPTIONS = (
     Option(
         name="take_over_constant_data",
         type="bool",
-        help="Store weights in the Core ML model; if false, they are passed in on every call.",
+        help="Store weights in the Core ML model; if false they are inputs of it, which a convolution does not take.",
         default=True,
     ),
     Option(
