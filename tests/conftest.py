@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -39,13 +39,13 @@ class CoreMLModel:
     Args:
         specification_version: 6 for iOS15, 7 for iOS16, 8 for iOS17, 9 for iOS18.
         operations: How often each operation occurs in the program.
-        computes_in: The data types of what the operations give that are neither constants nor casts.
+        computes_in: The operations that give each data type, by the type's name; constants and casts left out.
         weights: The bytes of its weights.
     """
 
     specification_version: int
     operations: Counter[str]
-    computes_in: frozenset[str]
+    computes_in: dict[str, set[str]]
     weights: bytes
 
 
@@ -243,17 +243,16 @@ def read_coreml(tmp_path: Path) -> Callable[[bytes], list[CoreMLModel]]:
         (manifest,) = folder.rglob("Manifest.json")
         specification = coremltools.models.MLModel(str(manifest.parent), skip_model_load=True).get_spec()
         operations: Counter[str] = Counter()
-        computes_in = set()
+        computes_in: defaultdict[str, set[str]] = defaultdict(set)
         for function in specification.mlProgram.functions.values():
             for block in function.block_specializations.values():
                 for operation in block.operations:
                     operations[operation.type] += 1
                     if operation.type not in ("const", "cast") and not operation.type.startswith("constexpr_"):
-                        computes_in |= {
-                            MIL_pb2.DataType.Name(output.type.tensorType.dataType) for output in operation.outputs
-                        }
+                        for output in operation.outputs:
+                            computes_in[MIL_pb2.DataType.Name(output.type.tensorType.dataType)].add(operation.type)
         weights = b"".join(path.read_bytes() for path in sorted(manifest.parent.rglob("*.bin")))
-        return CoreMLModel(specification.specificationVersion, operations, frozenset(computes_in), weights)
+        return CoreMLModel(specification.specificationVersion, operations, dict(computes_in), weights)
 
     def read(pte: bytes) -> list[CoreMLModel]:
         with contextlib.redirect_stdout(io.StringIO()):
