@@ -591,7 +591,7 @@ def test_a_failing_export_is_exit_code_1_and_leaves_an_existing_file(
     assert result.exit_code == 1
     assert "Error: RuntimeError: the factory broke" in result.stderr
     assert "Run again with --debug for the traceback." in result.stderr
-    assert "The libraries printed meanwhile:\na library's last words\n" in result.stderr
+    assert "the libraries printed, at the end:\na library's last words\nError: " in result.stderr
     assert "Traceback" not in result.stderr
     assert (tmp_path / "x.pte").read_bytes() == b"old"
 

@@ -311,9 +311,9 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
     failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context))
     for failure in failures:
         prefix = f"{failure.target}: " if len(names) > 1 else ""
-        _print_error(failure.error, _is_debug(context), prefix)
         if failure.library_output:
-            click.echo(f"The libraries printed meanwhile:\n{failure.library_output}", err=True)
+            click.echo(f"{prefix}the libraries printed, at the end:\n{failure.library_output}", err=True)
+        _print_error(failure.error, _is_debug(context), prefix)
     if failures:
         if len(names) > 1:
             failed = ", ".join(failure.target for failure in failures)
