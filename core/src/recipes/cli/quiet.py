@@ -1,7 +1,7 @@
 """Keep what libraries print off the screen, and what recipes says on it.
 
-Tried with Core ML and XNNPACK exports: imports and stages warn, log and draw progress bars, all of it
-through Python's streams, so those are what is captured here.
+Tried with real exports: imports and stages warn, log and draw progress bars, all of it through Python's
+streams, so those are what is captured here.
 """
 
 from __future__ import annotations
