@@ -16,7 +16,8 @@ MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
 # From the bottom up: a module imports only from lines above its own.
 LAYERS = (
     {"errors"},
-    {"provider", "files", "quantization"},
+    {"provider", "files", "quantization", "values"},
+    {"policies"},
     {"provenance"},
     {"merge"},
     {"targets", "export_recipe"},
@@ -28,6 +29,9 @@ LAYERS = (
     {"cli", "testing"},
 )
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
+
+# ExecuTorch has `ExportRecipe.get_recipe` on the class; ours asks the registry, which it imports when it is called.
+LET_THROUGH = {("export_recipe", "registry")}
 
 BACKENDS = re.compile(r"coreml|xnnpack|openvino|vulkan|(?<![a-z])(?:qnn|mps)(?![a-z])", re.IGNORECASE)
 EXAMPLE = re.compile(r"ios-arm64-coreml-(?:fp16|fp32|int8|\*)")
@@ -82,8 +86,9 @@ def test_every_module_has_a_place() -> None:
 @pytest.mark.parametrize("module", [m for m in MODULES if m != Path("__init__.py")], ids=str)
 def test_imports_go_one_way(module: Path) -> None:
     own = room(module)
-    imported = imported_rooms((CORE / module).read_text()) - {own}
-    assert [name for name in sorted(imported) if name and RANK[name] >= RANK[own]] == []
+    imported = imported_rooms((CORE / module).read_text()) - {own, ""}
+    upwards = {(own, name) for name in imported if RANK[name] >= RANK[own]}
+    assert upwards - LET_THROUGH == set()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
