@@ -118,6 +118,7 @@ def plain(graph_module: torch.fx.GraphModule) -> list[tuple[Any, ...]]:
     lines: list[tuple[Any, ...]] = []
     for node in graph_module.graph.nodes:
         if node.op == "output":
+            assert graph_module._out_spec is not None
             result = pytree.tree_unflatten(pytree.tree_leaves(node.args), graph_module._out_spec)
             lines.append(pytree.tree_map(numbers.__getitem__, result))
         elif node.op == "placeholder":
@@ -128,7 +129,7 @@ def plain(graph_module: torch.fx.GraphModule) -> list[tuple[Any, ...]]:
     return lines
 
 
-def annotations(model: torch.fx.GraphModule) -> list[tuple[Any, ...]]:
+def annotated_nodes(model: torch.fx.GraphModule) -> list[tuple[Any, ...]]:
     """Every node with its annotation; specs are numbered, so which ones are one object is compared too."""
     numbers: dict[int, int] = {}
 
@@ -185,9 +186,9 @@ def assert_quantized_alike(
     CoreMLQuantizer(config).annotate(annotated[0])
     with executorch_traces_with(tracer):
         ExecuTorchCoreMLQuantizer(config).annotate(annotated[1])
-    expected = annotations(annotated[1])
+    expected = annotated_nodes(annotated[1])
     assert any(len(line) > 2 for line in expected), "nothing is annotated, so nothing would be compared"
-    assert annotations(annotated[0]) == expected
+    assert annotated_nodes(annotated[0]) == expected
 
     ours = prepare_pt2e(copy.deepcopy(captured), CoreMLQuantizer(config))
     with executorch_traces_with(tracer):
@@ -388,7 +389,7 @@ def test_the_callers_modes_do_not_change_how_patterns_are_traced(around: Callabl
 def test_threads_that_annotate_at_once_get_the_same_annotations(layers: torch.fx.GraphModule) -> None:
     models = [copy.deepcopy(layers) for _ in range(5)]
     CoreMLQuantizer(CONFIGS["int8"]).annotate(models[0])
-    expected = annotations(models[0])
+    expected = annotated_nodes(models[0])
     forget_traced_patterns()
     quantizer = CoreMLQuantizer(CONFIGS["int8"])
     threads = [threading.Thread(target=quantizer.annotate, args=(model,)) for model in models[1:]]
@@ -396,7 +397,7 @@ def test_threads_that_annotate_at_once_get_the_same_annotations(layers: torch.fx
         thread.start()
     for thread in threads:
         thread.join()
-    assert [annotations(model) == expected for model in models[1:]] == [True] * 4
+    assert [annotated_nodes(model) == expected for model in models[1:]] == [True] * 4
 
 
 def test_a_copy_of_the_quantizer_annotates_like_the_original(layers: torch.fx.GraphModule) -> None:
@@ -404,7 +405,7 @@ def test_a_copy_of_the_quantizer_annotates_like_the_original(layers: torch.fx.Gr
     models = [copy.deepcopy(layers), copy.deepcopy(layers)]
     original.annotate(models[0])
     copy.deepcopy(original).annotate(models[1])
-    assert annotations(models[0]) == annotations(models[1])
+    assert annotated_nodes(models[0]) == annotated_nodes(models[1])
 
 
 def test_dead_code_is_removed_from_a_model_in_which_nothing_can_match() -> None:
@@ -521,35 +522,40 @@ def test_every_pattern_is_quantized_as_executorch_quantizes_it() -> None:
 
 
 def mobilenet() -> tuple[torch.nn.Module, Tensors]:
-    from torchvision.models import mobilenet_v2
+    from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
 
-    return mobilenet_v2(weights=None, width_mult=0.25), (torch.rand(1, 3, 64, 64),)
+    config = MobileNetV2Config(image_size=64, depth_multiplier=0.35, return_dict=False)
+    return MobileNetV2ForImageClassification(config), (torch.rand(1, 3, 64, 64),)
 
 
 def resnet() -> tuple[torch.nn.Module, Tensors]:
-    from torchvision.models import resnet18
+    from transformers import ResNetConfig, ResNetForImageClassification
 
-    return resnet18(weights=None, num_classes=10), (torch.rand(1, 3, 64, 64),)
+    config = ResNetConfig(
+        embedding_size=16, hidden_sizes=[16, 32, 64, 128], depths=[2, 2, 2, 2], layer_type="basic", return_dict=False
+    )
+    return ResNetForImageClassification(config), (torch.rand(1, 3, 64, 64),)
+
+
+TRANSFORMER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "return_dict": False,
+}
 
 
 def bert() -> tuple[torch.nn.Module, Tensors]:
     from transformers import BertConfig, BertModel
 
-    config = BertConfig(
-        vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    config.return_dict = False
-    return BertModel(config), (torch.randint(0, 100, (1, 16)),)
+    return BertModel(BertConfig(vocab_size=100, **TRANSFORMER)), (torch.randint(0, 100, (1, 16)),)
 
 
 def vit() -> tuple[torch.nn.Module, Tensors]:
     from transformers import ViTConfig, ViTModel
 
-    config = ViTConfig(
-        image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
-    )
-    config.return_dict = False
-    return ViTModel(config), (torch.rand(1, 3, 32, 32),)
+    return ViTModel(ViTConfig(image_size=32, patch_size=8, **TRANSFORMER)), (torch.rand(1, 3, 32, 32),)
 
 
 @pytest.mark.slow
