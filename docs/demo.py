@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from recipes import export, get_ios_recipe, get_target_recipe
+import recipes
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -115,7 +115,7 @@ def sentence_encoder() -> tuple[Any, Any]:
 def export_to(target: str, recipe: Any, model: Any, inputs: tuple[Any, ...], folder: Path) -> Exported:
     """Export the model with a recipe and write the file into a folder."""
     started = time.perf_counter()
-    session = export(model, recipe, inputs)
+    session = recipes.export(model, recipe, inputs)
     path = folder / f"minilm-{target}.pte"
     session.save_pte_file(str(path))
     seconds = time.perf_counter() - started
@@ -155,12 +155,14 @@ def main() -> None:
         for target in (IOS_TARGET, host):
             console.print(f"Exporting to {target} ...")
             with quiet():
-                recipe = get_ios_recipe(target) if target == IOS_TARGET else get_target_recipe(target)
+                recipe = recipes.get_target_recipe(target)
                 exported.append(export_to(target, recipe, model, batches[0], folder))
 
         console.print(f"Running {exported[1].path.name} here ...\n")
         with quiet():
-            method = Runtime.get().load_program(exported[1].path.read_bytes()).load_method("forward")
+            # A method works in its program's memory, so the program must live as long.
+            program = Runtime.get().load_program(exported[1].path.read_bytes())
+            method = program.load_method("forward")
             assert method is not None, "a program that was just exported has a forward"
             started = time.perf_counter()
             # The runtime reuses the memory of its outputs.

@@ -185,7 +185,9 @@ def run_file() -> Callable[[bytes, list[tuple[Any, ...]]], Any]:
     from executorch.runtime import Runtime
 
     def run(pte: bytes, inputs: list[tuple[Any, ...]]) -> torch.Tensor:
-        method = Runtime.get().load_program(pte).load_method("forward")
+        # A method works in its program's memory, so the program must live as long.
+        program = Runtime.get().load_program(pte)
+        method = program.load_method("forward")
         assert method is not None
         # The runtime reuses the memory of its outputs.
         return torch.cat([method.execute(list(one))[0].clone() for one in inputs])
