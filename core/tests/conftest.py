@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("normal", max_examples=100, deadline=None)
+settings.register_profile("thorough", max_examples=10_000, deadline=None)
+settings.load_profile(os.environ.get("RECIPES_HYPOTHESIS_PROFILE", "normal"))
 
 
 @pytest.fixture

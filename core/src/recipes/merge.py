@@ -182,12 +182,12 @@ class _Part:
     copier: Copier = field(default_factory=Copier)
 
     def __post_init__(self) -> None:
-        self._elements = {(origin.field, id(origin.value)): origin for origin in self.provenance.origins}
+        self._elements = self.provenance.by_element()
         self._values = {origin.field: origin for origin in self.provenance.origins}
 
     def origin(self, path: str, element: Any) -> Origin:
-        """Who gave an element of this recipe."""
-        return self._elements[path, id(element)]
+        """Who gave an element of this recipe; to be asked once for each, in order."""
+        return self._elements[path, id(element)].pop(0)
 
     def sources(self, path: str) -> tuple[Source, ...]:
         """Who gave a value of this recipe; nobody where it is the default."""

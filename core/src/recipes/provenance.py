@@ -142,6 +142,13 @@ class Provenance:
     decisions: tuple[Decision, ...] = ()
     filled_in: tuple[str, ...] = ()
 
+    def by_element(self) -> dict[tuple[str, int], list[Origin]]:
+        """Origins by field and the element's `id`; several where a field holds one object several times."""
+        found: dict[tuple[str, int], list[Origin]] = {}
+        for origin in self.origins:
+            found.setdefault((origin.field, id(origin.value)), []).append(origin)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as JSON takes it."""
         return {
@@ -160,7 +167,7 @@ def trace(recipe: executorch.export.ExportRecipe, unrecorded: Source | None = No
     """
     recorded: Provenance = getattr(recipe, "provenance", None) or Provenance()
     others = (unrecorded or Source(recipe=recipe.name or "", manner=BY_HAND),)
-    elements = {(origin.field, id(origin.value)): origin for origin in recorded.origins}
+    elements = recorded.by_element()
     values = {origin.field: origin for origin in recorded.origins}
     origins: list[Origin] = []
     standing: set[str] = set()
@@ -174,13 +181,13 @@ def trace(recipe: executorch.export.ExportRecipe, unrecorded: Source | None = No
         elif slot.policy in BY_ELEMENT:
             for path, element in slot.elements:
                 known = elements.get((path, id(element)))
-                origins.append(known or Origin(path, describe(element), others, value=element))
+                origins.append(known.pop(0) if known else Origin(path, describe(element), others, value=element))
         elif slot.policy not in (Policy.NAME, Policy.PROVENANCE):
-            known = values.get(slot.path)
-            if known and same(normal(name, known.value), normal(name, slot.value)):
-                origins.append(known)
+            value = values.get(slot.path)
+            if value and same(normal(name, value.value), normal(name, slot.value)):
+                origins.append(value)
                 standing.add(slot.path)
-            elif known or slot.is_set:
+            elif value or slot.is_set:
                 # A copy: the value may be changed in place, and then it is not what was recorded.
                 origins.append(Origin(slot.path, describe(slot.value), others, value=Copier()(name, slot.value)))
     decisions = tuple(decision for decision in recorded.decisions if decision.field in standing)

@@ -75,11 +75,20 @@ def _around(function: types.FunctionType) -> list[Any]:
     return [function.__module__, function.__defaults__, function.__kwdefaults__, closed_over]
 
 
+_RUN_STATE = {
+    # MemoryPlanningPass. ExecuTorch's default one is a single object for the whole process, so without this
+    # an export would change what the default is.
+    "memory_planning_algo": ("state", "enable_non_cpu_memory_planning"),
+    # ExportPass: the tools with which it walks a graph, never equal between two passes.
+    "node_debug_str": ("interpreter", "tracer", "fake_tensor_mode", "node_debug_str"),
+}
+"""Attributes that ExecuTorch's passes use while they run, by an attribute that only such a pass has."""
+
+
 def _settings(value: Any) -> dict[str, Any]:
-    """An object's attributes, without what ExecuTorch leaves in one that it has run."""
-    # The default pass is one object for the whole process, so an export would change what the default is.
-    run_state = ("state", "enable_non_cpu_memory_planning") if hasattr(value, "memory_planning_algo") else ()
-    return {name: item for name, item in vars(value).items() if name not in run_state}
+    """An object's attributes, without those that only matter while it runs."""
+    skipped = [name for mark, names in _RUN_STATE.items() if mark in vars(value) for name in names]
+    return {name: item for name, item in vars(value).items() if name not in skipped}
 
 
 def describe(value: Any) -> str:
