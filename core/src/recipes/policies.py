@@ -19,7 +19,7 @@ from recipes.values import OPERATORS, Copier, describe, same
 class Policy(enum.Enum):
     """How a field of several recipes becomes one; the value is the rule in words."""
 
-    MERGE = "merged field by field; none where no recipe sets anything in it"
+    MERGE = "merged field by field, from the recipes that have one"
     NAME = "the name given, else the recipes' names joined with `_`"
     PROVENANCE = "kept for every element and value"
     CONCATENATE = "all of them, in component order"
