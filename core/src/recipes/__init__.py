@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from recipes.errors import UnknownRecipeError as UnknownRecipeError
     from recipes.errors import UnknownTargetError as UnknownTargetError
     from recipes.export_recipe import ExportRecipe as ExportRecipe
+    from recipes.findings import Finding as Finding
+    from recipes.findings import PreflightError as PreflightError
     from recipes.hookspecs import hookimpl as hookimpl
     from recipes.merge import FIELD_POLICIES as FIELD_POLICIES
     from recipes.plugins import Plugin as Plugin
@@ -78,6 +80,7 @@ _HOMES = {
         "UnknownTargetError",
     ),
     "recipes.export_recipe": ("ExportRecipe",),
+    "recipes.findings": ("Finding", "PreflightError"),
     "recipes.hookspecs": ("hookimpl",),
     "recipes.merge": ("FIELD_POLICIES",),
     "recipes.plugins": ("Plugin",),

@@ -75,10 +75,8 @@ def resolve_recipe(recipe: Any) -> ExportRecipe:
     """
     if recipe is None:
         raise ArgumentError(f"export needs a recipe: {USAGE}, where recipe is a target's name, a recipe or a list.")
-    if isinstance(recipe, ExportRecipe):
-        return recipe
     if isinstance(recipe, executorch.export.ExportRecipe):
-        return ExportRecipe.from_executorch(recipe)
+        return ExportRecipe.combine([recipe])  # ours comes back as it is, ExecuTorch's as ours
     if isinstance(recipe, str):
         registry = default_registry()
         return registry.get_recipe(recipe) if ":" in recipe else registry.get_target_recipe(recipe)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY_HAND = "set by hand"
 DERIVED = "set by derive()"
 
-_WIDTH = 140
+_WIDTH = 160
 """Columns of `str(explanation)`: the longest field path, a value and two names fit."""
 
 

@@ -265,7 +265,7 @@ class Registry:
             )
         return backend.plugin, backend.provider, found
 
-    def get_recipe(self, recipe: RecipeReference, **options: Any) -> ExportRecipe:
+    def get_recipe(self, recipe: RecipeReference, /, **options: Any) -> ExportRecipe:
         """Make a recipe for one backend.
 
         Args:
@@ -326,7 +326,7 @@ class Registry:
             resolved.append(provider.resolve_options(recipe_type, given))
         return resolved
 
-    def get_target_recipe(self, name: str, **options: Any) -> ExportRecipe:
+    def get_target_recipe(self, name: str, /, **options: Any) -> ExportRecipe:
         """The recipe of a target: one for each component that is installed, merged into one.
 
         Args:
@@ -392,7 +392,8 @@ def _make(
     """Make a provider's recipe and wrap it in ours, with where it came from."""
     effective = provider.resolve_options(recipe_type, options)
     made = provider.create_recipe(recipe_type, **effective)
-    from recipes.export_recipe import ExportRecipe, Source
+    from recipes.export_recipe import ExportRecipe
+    from recipes.provenance import Source
 
     source = Source(plugin.name, plugin.distribution, plugin.version, recipe_type.id, effective)
     return ExportRecipe.from_executorch(made, source)
@@ -444,12 +445,12 @@ def list_targets(os: str | None = None, *, include_unavailable: bool = False) ->
     return default_registry().list_targets(os, include_unavailable=include_unavailable)
 
 
-def get_recipe(recipe: RecipeReference, **options: Any) -> ExportRecipe:
+def get_recipe(recipe: RecipeReference, /, **options: Any) -> ExportRecipe:
     """A recipe for one backend; see `Registry.get_recipe`."""
     return default_registry().get_recipe(recipe, **options)
 
 
-def get_target_recipe(name: str, **options: Any) -> ExportRecipe:
+def get_target_recipe(name: str, /, **options: Any) -> ExportRecipe:
     """The recipe of a target; see `Registry.get_target_recipe`."""
     return default_registry().get_target_recipe(name, **options)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +19,10 @@ from executorch.export.stages import PipelineArtifact, Stage
 
 from recipes.arguments import Request, check
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
+from recipes.export_recipe import ExportRecipe
 from recipes.files import check_destination, write_atomically
 from recipes.quantization import quantized_nodes
-from recipes.stages import QuantizeStage, SourceTransformStage
+from recipes.stages import QuantizeStage, SourceTransformStage, ToExecutorchStage
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class StageProgress:
 Progress = Callable[[StageProgress], None]
 
 
-class _WatchedStage(Stage):  # type: ignore[misc]
+class _WatchedStage(Stage):
     """A stage that tells its progress, and whose failure says at which stage it was."""
 
     def __init__(self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress | None) -> None:
@@ -89,7 +92,7 @@ class _WatchedStage(Stage):  # type: ignore[misc]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
 
-    class ExportSession(executorch.export.ExportSession):  # type: ignore[misc]
+    class ExportSession(executorch.export.ExportSession):
         """An export of one model: its stages, their artefacts, and the program that they make.
 
         All methods of `executorch.export.ExportSession` are here. The arguments are those of `export`.
@@ -122,7 +125,7 @@ with warnings.catch_warnings():
             super().__init__(
                 model=request.models,
                 example_inputs=request.samples,
-                export_recipe=request.recipe,
+                export_recipe=_working_copy(request.recipe),
                 name=name,
                 dynamic_shapes=request.dynamic_shapes,
                 constant_methods=constant_methods,
@@ -137,6 +140,7 @@ with warnings.catch_warnings():
                 StageType.QUANTIZE: QuantizeStage(
                     quantization, strict=request.recipe.strict, calibration_inputs=request.calibration_inputs
                 ),
+                StageType.TO_EXECUTORCH: ToExecutorchStage(request.recipe.executorch_backend_config),
             }
             for stage_type, stage in list(self.get_all_registered_stages().items()):
                 self.register_stage(stage_type, ours.get(stage_type, stage))
@@ -221,11 +225,19 @@ with warnings.catch_warnings():
             """Keep the captured programs, and the ETRecord where there is one."""
             captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
             for method, program in (captured.data if captured is not None else {}).items():
-                write_atomically(
-                    {folder / f"{method}.pt2": lambda file, program=program: torch.export.save(program, file)}
-                )
+                write_atomically({folder / f"{method}.pt2": partial(torch.export.save, program)})
             if self._writes_etrecord:
                 self.get_etrecord().save(str(folder / "etrecord.bin"))
+
+
+def _working_copy(recipe: ExportRecipe) -> ExportRecipe:
+    """A recipe that lowering may write into: ExecuTorch adds ops to the edge compile config that it is given."""
+    lowering = recipe.lowering_recipe
+    if lowering is None:
+        return recipe
+    working = copy.copy(recipe)
+    working.lowering_recipe = replace(lowering, edge_compile_config=copy.deepcopy(lowering.edge_compile_config))
+    return working
 
 
 def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:

@@ -1,7 +1,7 @@
-"""The stages of an export that ExecuTorch's own leave something to be wished for.
+"""The stages of an export where ExecuTorch's own leave something to be wished for.
 
-Both replace the stage of the same type in an `ExportSession`. They tell the capture before
-quantization all that the capture after it is told: dynamic shapes, `strict`, calibration data.
+They replace the stages of the same type in an `ExportSession`. What the caller asked for holds in
+each of them: dynamic shapes, `strict`, calibration data, several torchao configs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 from executorch.export import QuantizationRecipe, StageType
-from executorch.export.stages import PipelineArtifact, Stage
+from executorch.export.stages import ExecutorchStage, PipelineArtifact, Stage
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 from torchao.quantization import quantize_
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
@@ -23,12 +26,13 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.utils import unwrap_tensor_subclass
 
 from recipes.errors import ArgumentError
+from recipes.merge import check_disjoint
 from recipes.quantization import PrecedenceQuantizer
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
 
 
-class SourceTransformStage(Stage):  # type: ignore[misc]
+class SourceTransformStage(Stage):
     """Apply the torchao configs of a recipe to the eager model.
 
     Args:
@@ -60,7 +64,7 @@ class SourceTransformStage(Stage):  # type: ignore[misc]
         self._artifact = artifact.copy_with_new_data(models)
 
 
-class QuantizeStage(Stage):  # type: ignore[misc]
+class QuantizeStage(Stage):
     """Quantize every method with the recipe's PT2E quantizers, in their order of precedence.
 
     Args:
@@ -154,6 +158,36 @@ class QuantizeStage(Stage):  # type: ignore[misc]
                 count += 1
         if not count:
             raise ArgumentError(f"There is no calibration sample for method {method!r}, so no range can be measured.")
+
+
+class ToExecutorchStage(ExecutorchStage):
+    """Make the program, with the dynamic ranges that were asked for.
+
+    Args:
+        config: As in `executorch.export.ExportRecipe.executorch_backend_config`.
+    """
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Restore the ranges, plan memory and emit."""
+        for method in artifact.data.methods:
+            _restore_ranges(artifact.data.exported_program(method))
+        super().run(artifact)
+
+
+def _restore_ranges(program: ExportedProgram) -> None:
+    """Undo what lowering did to the ranges of dynamic sizes.
+
+    Passes run fake tensors through the graph, and fake kernels that choose an algorithm by size compare
+    a dynamic size with a number (torch's convolution with 16). Such a guard narrows the symbol's range
+    although nothing in the graph depends on it, and memory would be planned for the smaller range.
+    """
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    fake = (v for v in tree_leaves(list(values)) if isinstance(v, FakeTensor))
+    environments = {id(env): env for v in fake if (env := v.fake_mode.shape_env) is not None}
+    for environment in environments.values():
+        for symbol, asked in program.range_constraints.items():
+            if symbol in environment.var_to_range:
+                environment.var_to_range[symbol] = asked
 
 
 def _apply(
