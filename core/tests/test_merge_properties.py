@@ -102,7 +102,7 @@ CONFIGS = st.builds(
 QUANTIZATION = st.builds(
     QuantizationRecipe,
     quantizers=few(tagged(XNNPACKQuantizer)),
-    ao_quantization_configs=mostly(None, 0).flatmap(lambda n: st.none() if n is None else few(CONFIGS)),
+    ao_quantization_configs=st.one_of(st.none(), st.none(), few(CONFIGS)),
     is_qat=mostly(False, True),
     dynamic_batch_size=st.booleans(),
     calibration_inputs_fn=st.sampled_from([None, calibrate_one, calibrate_two]),

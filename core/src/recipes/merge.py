@@ -336,9 +336,13 @@ class _Merger:
             return None
         if by_method:
             methods: dict[str, list[Any]] = {}
+            start = len(self.origins)
             for vote in givers:
                 for method, items in vote.value.items():
                     methods.setdefault(method, []).extend(self._take(vote, f"{path}[{method}]", item) for item in items)
+            # In the order in which the result has them, as a later look at it finds them.
+            order = [f"{path}[{method}]" for method in methods]
+            self.origins[start:] = sorted(self.origins[start:], key=lambda origin: order.index(origin.field))
             return methods
         guarded = path == "lowering_recipe.edge_transform_passes" and len(givers) > 1
         taken = [self._take(vote, at, element, guarded) for vote in givers for at, element in vote.slot.elements]
