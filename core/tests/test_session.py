@@ -32,6 +32,9 @@ from recipes import (
     export,
 )
 
+# Most of these exports quantize for other reasons than accuracy.
+pytestmark = pytest.mark.filterwarnings("ignore:.*calibration-one-sample:recipes.errors.RecipesWarning")
+
 PORTABLE = ExportRecipe(name="portable")
 
 

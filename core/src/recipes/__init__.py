@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from recipes.errors import UnknownRecipeError as UnknownRecipeError
     from recipes.errors import UnknownTargetError as UnknownTargetError
     from recipes.export_recipe import ExportRecipe as ExportRecipe
+    from recipes.facts import ModelFacts as ModelFacts
     from recipes.findings import Finding as Finding
     from recipes.findings import PreflightError as PreflightError
     from recipes.hookspecs import hookimpl as hookimpl
@@ -80,6 +81,7 @@ _HOMES = {
         "UnknownTargetError",
     ),
     "recipes.export_recipe": ("ExportRecipe",),
+    "recipes.facts": ("ModelFacts",),
     "recipes.findings": ("Finding", "PreflightError"),
     "recipes.hookspecs": ("hookimpl",),
     "recipes.merge": ("FIELD_POLICIES",),

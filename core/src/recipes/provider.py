@@ -21,6 +21,9 @@ from recipes.errors import BackendUnavailableError, OptionError, UnknownRecipeEr
 if TYPE_CHECKING:
     import executorch.export
 
+    from recipes.facts import ModelFacts
+    from recipes.findings import Finding
+
 
 class RecipeType(enum.Enum):
     """Base of a backend's enum of recipe types; a member names one way to lower to that backend.
@@ -325,6 +328,25 @@ class RecipeProvider(ABC):
             OptionError: The options contradict each other or the recipe.
         """
         return options
+
+    def check_model(
+        self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
+    ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
+        """Look at a model before it is exported: what it needs of the options, and what cannot work.
+
+        Override it where a backend has such rules. It is called with torch imported and may use it, but it must
+        not lower anything.
+
+        Args:
+            recipe_type: One of `get_supported_recipes()`.
+            options: The effective options.
+            facts: One method of the model.
+
+        Returns:
+            The options that must change, with sources that say why, and what was found. Options that the user
+            gave are never changed: a finding of level `error` says what they must be.
+        """
+        return {}, ()
 
     def supports_recipe(self, recipe_type: RecipeType) -> bool:
         """Whether `recipe_type` is one of `get_supported_recipes()`."""

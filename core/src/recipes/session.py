@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,8 @@ from recipes.arguments import Request, check
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
 from recipes.export_recipe import ExportRecipe
 from recipes.files import check_destination, write_atomically
+from recipes.findings import Finding, PreflightError
+from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
 from recipes.stages import QuantizeStage, SourceTransformStage, ToExecutorchStage
 
@@ -97,8 +99,13 @@ with warnings.catch_warnings():
 
         All methods of `executorch.export.ExportSession` are here. The arguments are those of `export`.
 
+        Args:
+            recipe: The recipe in use: the one that was given, fitted to the model.
+            findings: What was found before the work began, and after it.
+
         Raises:
             ArgumentError: An argument is missing, swapped with another, or not what it must be.
+            PreflightError: The model cannot be exported as asked.
             RecipesError: The recipe cannot be made.
         """
 
@@ -115,8 +122,13 @@ with warnings.catch_warnings():
             generate_etrecord: bool = False,
             name: str | None = None,
             progress: Progress | None = None,
+            allow_training_mode: bool = False,
         ) -> None:
             request = check(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+            fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
+            _tell(self.findings)
+            models = {method: with_contiguous_weights(model) for method, model in request.models.items()}
+            request = replace(request, recipe=fitted, models=models)
             self.recipe = request.recipe
             self._progress = progress
             self._artifact_dir = _artifact_folder(artifact_dir)
@@ -230,6 +242,15 @@ with warnings.catch_warnings():
                 self.get_etrecord().save(str(folder / "etrecord.bin"))
 
 
+def _tell(findings: Sequence[Finding]) -> None:
+    """Raise the errors among findings, all at once, and warn of the warnings."""
+    if any(finding.level == "error" for finding in findings):
+        raise PreflightError(findings)
+    for finding in findings:
+        if finding.level == "warning":
+            warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
+
+
 def _working_copy(recipe: ExportRecipe) -> ExportRecipe:
     """A recipe that lowering may write into: ExecuTorch adds ops to the edge compile config that it is given."""
     lowering = recipe.lowering_recipe
@@ -285,6 +306,7 @@ def export(
     generate_etrecord: bool = False,
     name: str | None = None,
     progress: Progress | None = None,
+    allow_training_mode: bool = False,
 ) -> ExportSession:
     """Lower a model with a recipe.
 
@@ -305,12 +327,14 @@ def export(
         generate_etrecord: Whether to make an ETRecord, for `get_etrecord()` and `artifact_dir`.
         name: A name for the session.
         progress: Called when a stage starts and when it ends.
+        allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
 
     Returns:
         The session, with the program made.
 
     Raises:
         ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        PreflightError: The model cannot be exported as asked; it names every reason.
         ExportError: A stage failed.
         RecipesError: The recipe cannot be made.
     """
@@ -325,6 +349,7 @@ def export(
         generate_etrecord=generate_etrecord,
         name=name,
         progress=progress,
+        allow_training_mode=allow_training_mode,
     )
     session.export()
     return session

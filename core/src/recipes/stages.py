@@ -161,16 +161,18 @@ class QuantizeStage(Stage):
 
 
 class ToExecutorchStage(ExecutorchStage):
-    """Make the program, with the dynamic ranges that were asked for.
+    """Make the program, with the dynamic ranges that were asked for and the values that buffers start from.
 
     Args:
         config: As in `executorch.export.ExportRecipe.executorch_backend_config`.
     """
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Restore the ranges, plan memory and emit."""
+        """Restore the ranges, keep initial values, plan memory and emit."""
         for method in artifact.data.methods:
-            _restore_ranges(artifact.data.exported_program(method))
+            program = artifact.data.exported_program(method)
+            _restore_ranges(program)
+            _keep_initial_values(program)
         super().run(artifact)
 
 
@@ -188,6 +190,17 @@ def _restore_ranges(program: ExportedProgram) -> None:
         for symbol, asked in program.range_constraints.items():
             if symbol in environment.var_to_range:
                 environment.var_to_range[symbol] = asked
+
+
+def _keep_initial_values(program: ExportedProgram) -> None:
+    """Have the program store what updated buffers start from; by default they start from zeros on a device."""
+    updated = set(program.graph_signature.buffers_to_mutate.values())
+    for node in program.graph.nodes:
+        name = program.graph_signature.inputs_to_buffers.get(node.name) if node.op == "placeholder" else None
+        if name in updated:
+            start = program.state_dict.get(name, program.constants.get(name))
+            if start is not None and bool(torch.count_nonzero(start)):
+                node.meta["et_init_buffer"] = True
 
 
 def _apply(

@@ -8,13 +8,26 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recipes import Availability, Option, OptionError, OptionValue, RecipeInfo, RecipeProvider, RecipeType
+from recipes import (
+    Availability,
+    Finding,
+    ModelFacts,
+    Option,
+    OptionError,
+    OptionValue,
+    RecipeInfo,
+    RecipeProvider,
+    RecipeType,
+)
 from recipes_coreml.features import (
     DEPLOYMENT_TARGET_ALIASES,
     DEPLOYMENT_TARGETS,
+    HALF_INPUTS,
     ML_PROGRAM,
+    NO_INPUTS,
     RECIPE_FEATURES,
     STATE,
+    Feature,
     is_below,
     most_demanding,
 )
@@ -238,6 +251,42 @@ class CoreMLProvider(RecipeProvider):
             _check_codebook(recipe_type, options["bits"].value, options["block_size"].value)
         return settled
 
+    def check_model(
+        self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
+    ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
+        """Raise an unset deployment target to what the model needs; refuse a given one that is too low."""
+        import torch
+
+        findings: list[Finding] = []
+        changed: dict[str, OptionValue] = {}
+        needs: list[tuple[Feature, str]] = []
+        takeover = options["take_over_mutable_buffer"]
+        started = [name for name, value in facts.updated_buffers.items() if bool(torch.count_nonzero(value))]
+        if started:
+            if _takes_over_by_wish(options):
+                findings += [_lost_start(name) for name in started]
+            elif takeover.value:
+                reason = f"turned off: Core ML's state starts from zeros, and {', '.join(started)} does not"
+                changed["take_over_mutable_buffer"] = OptionValue(False, reason)
+                findings.append(Finding("note", "buffer-outside", ", ".join(started), _OUTSIDE))
+        elif facts.updated_buffers and not (takeover.value is False and takeover.source != _FOLLOWS):
+            needs += [(STATE, name) for name in facts.updated_buffers]
+        needs += [(HALF_INPUTS, name) for name, value in facts.inputs.items() if value.dtype == torch.float16]
+        if not facts.inputs:
+            needs.append((NO_INPUTS, f"method {facts.method!r}"))
+        target = options["minimum_deployment_target"]
+        for feature, where in needs:
+            if is_below(target.value or ML_PROGRAM.needs, feature.needs):
+                findings.append(_too_low(target, feature, where))
+        if needs and not any(finding.level == "error" for finding in findings):
+            feature, where = max(needs, key=lambda need: DEPLOYMENT_TARGETS.index(need[0].needs))
+            if is_below(target.value or ML_PROGRAM.needs, feature.needs):
+                source = f"raised to {feature.needs}: {where} needs {feature.what}"
+                changed["minimum_deployment_target"] = OptionValue(feature.needs, source)
+        if recipe_type is not CoreMLRecipeType.FP32:
+            findings += [_beyond_half(name) for name, value in facts.weights.items() if _overflows_half(value)]
+        return changed, findings
+
     def build_recipe(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue]
     ) -> executorch.export.ExportRecipe:
@@ -247,6 +296,62 @@ class CoreMLProvider(RecipeProvider):
 
         assert isinstance(recipe_type, CoreMLRecipeType), "the base class has checked it"
         return recipes.build(recipe_type, {name: option.value for name, option in options.items()})
+
+
+_OUTSIDE = (
+    "this buffer starts from values that are not zero, which Core ML's state cannot; ExecuTorch keeps it outside of "
+    "Core ML."
+)
+
+
+def _lost_start(name: str) -> Finding:
+    return Finding(
+        "error",
+        "state-starts-from-zeros",
+        name,
+        "this buffer starts from values that are not zero, and Core ML's state always starts from zeros.",
+        "Leave take_over_mutable_buffer and lower_full_graph unset, so that ExecuTorch keeps it outside of Core ML.",
+    )
+
+
+def _too_low(target: OptionValue, feature: Feature, where: str) -> Finding:
+    """An error where the user fixed the target, else the word that it rises."""
+    if target.source != "given":
+        return Finding(
+            "warning",
+            "deployment-target-raised",
+            where,
+            f"the model needs {feature.what}, so the file needs {feature.needs} or later.",
+            f"Give minimum_deployment_target={feature.needs!r} to say that this is meant.",
+        )
+    outside = " or give take_over_mutable_buffer=False to keep it outside of Core ML" if feature is STATE else ""
+    return Finding(
+        "error",
+        "deployment-target-too-low",
+        where,
+        f"the model needs {feature.what}, which need {feature.needs}, and minimum_deployment_target is {target.value}.",
+        f"Ask for {feature.needs} or later{outside}.",
+    )
+
+
+_LARGEST_HALF = 65504.0
+
+
+def _overflows_half(value: Any) -> bool:
+    if not value.is_floating_point() or value.element_size() <= 2 or not value.numel():
+        return False
+    finite = value.detach().abs()
+    return bool(((finite > _LARGEST_HALF) & finite.isfinite()).any())
+
+
+def _beyond_half(name: str) -> Finding:
+    return Finding(
+        "warning",
+        "beyond-half-range",
+        name,
+        f"this has values beyond {_LARGEST_HALF:g}, the largest of float16, in which this recipe computes.",
+        "Use a float32 recipe, or rescale it.",
+    )
 
 
 def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionValue]) -> None:
