@@ -27,6 +27,7 @@ LAYERS = (
     {"registry"},
     {"arguments", "stages"},
     {"preflight"},
+    {"preflight"},
     {"session"},
     {"cli", "testing"},
 )
