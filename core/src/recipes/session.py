@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 import warnings
@@ -14,12 +13,13 @@ from typing import Any, Literal
 
 import executorch.export
 import torch
-from executorch.export import StageType
+from executorch.export import LoweringRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
 from recipes.arguments import Request, check
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
 from recipes.export_recipe import ExportRecipe
+from recipes.fallback import Fallback, LowerStage
 from recipes.files import check_destination, write_atomically
 from recipes.findings import Finding, PreflightError
 from recipes.preflight import preflight, with_contiguous_weights
@@ -123,6 +123,7 @@ with warnings.catch_warnings():
             name: str | None = None,
             progress: Progress | None = None,
             allow_training_mode: bool = False,
+            strict_delegation: bool = False,
         ) -> None:
             request = check(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
             fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
@@ -137,7 +138,7 @@ with warnings.catch_warnings():
             super().__init__(
                 model=request.models,
                 example_inputs=request.samples,
-                export_recipe=_working_copy(request.recipe),
+                export_recipe=request.recipe,
                 name=name,
                 dynamic_shapes=request.dynamic_shapes,
                 constant_methods=constant_methods,
@@ -152,6 +153,7 @@ with warnings.catch_warnings():
                 StageType.QUANTIZE: QuantizeStage(
                     quantization, strict=request.recipe.strict, calibration_inputs=request.calibration_inputs
                 ),
+                StageType.TO_EDGE_TRANSFORM_AND_LOWER: _lower_stage(request.recipe, strict=strict_delegation),
                 StageType.TO_EXECUTORCH: ToExecutorchStage(request.recipe.executorch_backend_config),
             }
             for stage_type, stage in list(self.get_all_registered_stages().items()):
@@ -179,8 +181,28 @@ with warnings.catch_warnings():
                 raise
             except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
                 raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
+            self._tell_fallbacks()
             if self._artifact_dir is not None:
                 self._write_artifacts(self._artifact_dir)
+
+        @property
+        def fallbacks(self) -> list[Fallback]:
+            """The ops that a backend claimed and could not compile, so that they run elsewhere."""
+            stage = self.get_registered_stage(StageType.TO_EDGE_TRANSFORM_AND_LOWER)
+            return list(getattr(stage, "fallbacks", ()))
+
+        def _tell_fallbacks(self) -> None:
+            for backend in dict.fromkeys(fallback.backend for fallback in self.fallbacks):
+                ops = [str(fallback) for fallback in self.fallbacks if fallback.backend == backend]
+                found = Finding(
+                    "warning",
+                    "fallback",
+                    backend,
+                    f"it could not compile what it claimed, which therefore runs elsewhere: {'; '.join(ops)}.",
+                    "Change the model there, or give strict_delegation=True to make this an error.",
+                )
+                self.findings.append(found)
+                _tell([found])
 
         def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
             """Write the program, and any tensor data that the recipe keeps outside of it, beside it as `.ptd` files.
@@ -251,14 +273,11 @@ def _tell(findings: Sequence[Finding]) -> None:
             warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
 
 
-def _working_copy(recipe: ExportRecipe) -> ExportRecipe:
-    """A recipe that lowering may write into: ExecuTorch adds ops to the edge compile config that it is given."""
-    lowering = recipe.lowering_recipe
-    if lowering is None:
-        return recipe
-    working = copy.copy(recipe)
-    working.lowering_recipe = replace(lowering, edge_compile_config=copy.deepcopy(lowering.edge_compile_config))
-    return working
+def _lower_stage(recipe: ExportRecipe, *, strict: bool) -> LowerStage:
+    lowering = recipe.lowering_recipe or LoweringRecipe()
+    return LowerStage(
+        lowering.partitioners, lowering.edge_transform_passes, lowering.edge_compile_config, strict=strict
+    )
 
 
 def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
@@ -307,6 +326,7 @@ def export(
     name: str | None = None,
     progress: Progress | None = None,
     allow_training_mode: bool = False,
+    strict_delegation: bool = False,
 ) -> ExportSession:
     """Lower a model with a recipe.
 
@@ -328,6 +348,8 @@ def export(
         name: A name for the session.
         progress: Called when a stage starts and when it ends.
         allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
+        strict_delegation: Whether an op that a backend claims and cannot compile is an error; by default it goes to
+            the next backend or to the portable kernels.
 
     Returns:
         The session, with the program made.
@@ -350,6 +372,7 @@ def export(
         name=name,
         progress=progress,
         allow_training_mode=allow_training_mode,
+        strict_delegation=strict_delegation,
     )
     session.export()
     return session
