@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from recipes.files import check_destination, write_atomically
 from recipes.findings import Finding, PreflightError
 from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
+from recipes.report import Artifacts, Report, check_share, make_report, outcome, require
 from recipes.stages import QuantizeStage, SourceTransformStage, ToExecutorchStage
 
 
@@ -48,7 +50,7 @@ Progress = Callable[[StageProgress], None]
 class _WatchedStage(Stage):
     """A stage that tells its progress, and whose failure says at which stage it was."""
 
-    def __init__(self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress | None) -> None:
+    def __init__(self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress) -> None:
         super().__init__()
         self._stage = stage
         self._explain = explain
@@ -74,20 +76,16 @@ class _WatchedStage(Stage):
 
     def run(self, artifact: PipelineArtifact) -> None:
         name = str(getattr(self.stage_type, "value", self.stage_type))
-        self._tell(StageProgress(name, "started"))
+        self._progress(StageProgress(name, "started"))
         start = time.perf_counter()
         try:
             self._stage.run(artifact)
         except BaseException as error:
-            self._tell(StageProgress(name, "failed", time.perf_counter() - start))
+            self._progress(StageProgress(name, "failed", time.perf_counter() - start))
             if isinstance(error, RecipesError) or not isinstance(error, Exception):
                 raise
             raise ExportError(self._explain(name, error), name) from error
-        self._tell(StageProgress(name, "finished", time.perf_counter() - start))
-
-    def _tell(self, event: StageProgress) -> None:
-        if self._progress is not None:
-            self._progress(event)
+        self._progress(StageProgress(name, "finished", time.perf_counter() - start))
 
 
 # ExecuTorch marks its class as experimental, which warns everybody who derives from it.
@@ -124,7 +122,9 @@ with warnings.catch_warnings():
             progress: Progress | None = None,
             allow_training_mode: bool = False,
             strict_delegation: bool = False,
+            require_delegation: float | None = None,
         ) -> None:
+            self._require_delegation = check_share(require_delegation)
             request = check(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
             fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
             _tell(self.findings)
@@ -132,6 +132,7 @@ with warnings.catch_warnings():
             request = replace(request, recipe=fitted, models=models)
             self.recipe = request.recipe
             self._progress = progress
+            self._seconds: dict[str, float] = {}
             self._artifact_dir = _artifact_folder(artifact_dir)
             self._writes_etrecord = generate_etrecord
             _warn_of_skipped_stages(request)
@@ -146,6 +147,10 @@ with warnings.catch_warnings():
                 generate_etrecord=generate_etrecord,
             )
             quantization = request.recipe.quantization_recipe
+            self._captured_before = request.models if request.kind == "ExportedProgram" else {}
+            self._quantizes = quantization is not None and bool(
+                quantization.quantizers or quantization.ao_quantization_configs
+            )
             ours = {
                 StageType.SOURCE_TRANSFORM: SourceTransformStage(
                     quantization, in_place=request.recipe.source_transform_in_place
@@ -166,13 +171,19 @@ with warnings.catch_warnings():
                 stage_type: Which stage it is.
                 stage: What to run there.
             """
-            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._progress))
+            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._on_progress))
+
+        def _on_progress(self, event: StageProgress) -> None:
+            if event.state == "finished":
+                self._seconds[event.stage] = event.seconds
+            if self._progress is not None:
+                self._progress(event)
 
         def export(self) -> None:
             """Run all stages.
 
             Raises:
-                ExportError: A stage failed; its `stage` says which.
+                ExportError: A stage failed, or less was delegated than is required; its `stage` says which.
                 ArgumentError: The recipe's `pipeline_stages` cannot be run with this model.
             """
             try:
@@ -182,6 +193,12 @@ with warnings.catch_warnings():
             except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
                 raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
             self._tell_fallbacks()
+            made = self._made()
+            if self._require_delegation is not None:
+                require(made, self._require_delegation)
+            found = outcome(made)
+            self.findings += found
+            _tell(found)
             if self._artifact_dir is not None:
                 self._write_artifacts(self._artifact_dir)
 
@@ -203,6 +220,31 @@ with warnings.catch_warnings():
                 )
                 self.findings.append(found)
                 _tell([found])
+
+        def _made(self) -> Artifacts:
+            captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
+            lowered = program = None
+            with suppress(RuntimeError):  # there is none yet, or the recipe's stages end before
+                lowered = self.get_edge_program_manager()
+                program = self.get_executorch_program_manager()
+            return Artifacts(
+                recipe=self.recipe,
+                models=self._model,
+                captured=captured.data if captured is not None else self._captured_before,
+                lowered=lowered,
+                program=program,
+                quantizes=self._quantizes and StageType.QUANTIZE in self.get_stage_artifacts(),
+                fallbacks=self.fallbacks,
+                findings=self.findings,
+                seconds=self._seconds,
+            )
+
+        def report(self) -> Report:
+            """What the export made: what each backend runs, what fell back and why, sizes, memory, times, findings.
+
+            Print it, or take its `to_dict()`.
+            """
+            return make_report(self._made())
 
         def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
             """Write the program, and any tensor data that the recipe keeps outside of it, beside it as `.ptd` files.
@@ -327,6 +369,7 @@ def export(
     progress: Progress | None = None,
     allow_training_mode: bool = False,
     strict_delegation: bool = False,
+    require_delegation: float | None = None,
 ) -> ExportSession:
     """Lower a model with a recipe.
 
@@ -350,6 +393,8 @@ def export(
         allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
         strict_delegation: Whether an op that a backend claims and cannot compile is an error; by default it goes to
             the next backend or to the portable kernels.
+        require_delegation: The share of each method's work that must be delegated, 0 to 1; less is an error. Less
+            than half is a warning without it.
 
     Returns:
         The session, with the program made.
@@ -357,7 +402,7 @@ def export(
     Raises:
         ArgumentError: An argument is missing, swapped with another, or not what it must be.
         PreflightError: The model cannot be exported as asked; it names every reason.
-        ExportError: A stage failed.
+        ExportError: A stage failed, or less is delegated than is required.
         RecipesError: The recipe cannot be made.
     """
     session = ExportSession(
@@ -373,6 +418,7 @@ def export(
         progress=progress,
         allow_training_mode=allow_training_mode,
         strict_delegation=strict_delegation,
+        require_delegation=require_delegation,
     )
     session.export()
     return session
