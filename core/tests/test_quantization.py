@@ -19,7 +19,7 @@ from torchao.quantization.pt2e.quantizer import (
     SharedQuantizationSpec,
 )
 
-from recipes.quantization import ANNOTATION, PrecedenceQuantizer, quantized_nodes
+from recipes.quantization import ANNOTATION, PrecedenceQuantizer, mark_unbounded, quantized_nodes
 
 
 def xnnpack_quantizer(*, per_channel: bool = True, dynamic: bool = False) -> XNNPACKQuantizer:
@@ -187,6 +187,22 @@ def test_integer_and_boolean_tensors_are_never_observed() -> None:
     torch.testing.assert_close(converted(*TOKENS), model(*TOKENS), atol=0.05, rtol=0)
 
 
+def test_a_number_that_is_added_to_an_index_stays_an_integer() -> None:
+    class Offset(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(16, 8)
+            self.linear = torch.nn.Linear(8, 4)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.linear(self.table(ids + 3) * 2)
+
+    model, ids = Offset(), (torch.tensor([[1, 2, 3]]),)
+    prepared = prepare_pt2e(captured(model, ids), PrecedenceQuantizer([xnnpack_quantizer()]))
+    prepared(*ids)
+    torch.testing.assert_close(convert_pt2e(prepared)(*ids), model(*ids), atol=0.05, rtol=0)
+
+
 def test_a_spec_that_is_shared_with_or_derived_from_an_integer_tensor_goes_with_it() -> None:
     class Sharing(RelentlessQuantizer):
         def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
@@ -210,3 +226,37 @@ def test_a_spec_that_is_shared_with_or_derived_from_an_integer_tensor_goes_with_
     (annotation,) = [n.meta[ANNOTATION] for n in graph.graph.nodes if ANNOTATION in n.meta]
     assert set(annotation.input_qspec_map.values()) == {None}
     assert annotation.output_qspec is None
+
+
+class Masked(torch.nn.Module):
+    """Scores of which some are masked, as attention does it."""
+
+    def __init__(self, hidden: float) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.hidden = hidden
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x) + (1.0 - keep) * self.hidden, -1)
+
+
+@pytest.mark.parametrize("hidden", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_masks_infinity_does_not_take_the_scale_from_all_other_values(hidden: float) -> None:
+    torch.manual_seed(0)
+    model, inputs = Masked(hidden), (torch.rand(4, 8) * 4, torch.tensor([1.0] * 6 + [0.0] * 2))
+    errors = {}
+    for marked in (False, True):
+        graph = captured(model, inputs)
+        if marked:
+            mark_unbounded(graph, inputs)
+        prepared = prepare_pt2e(graph, PrecedenceQuantizer([xnnpack_quantizer()]))
+        prepared(*inputs)
+        converted = convert_pt2e(prepared)
+        assert list(quantized_nodes(converted))
+        errors[marked] = float((converted(*inputs) - model(*inputs)).abs().max())
+    assert errors[True] < 0.02
+    assert errors[False] > 5 * errors[True], "without the mark the scores are lost"
+
+
+def test_a_graph_without_such_numbers_is_not_run() -> None:
+    mark_unbounded(captured(ConvLinear(), IMAGE), ("this would fail",))

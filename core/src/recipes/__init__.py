@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from recipes.errors import ArgumentError as ArgumentError
     from recipes.errors import BackendUnavailableError as BackendUnavailableError
     from recipes.errors import ExportError as ExportError
+    from recipes.errors import MissingKernelError as MissingKernelError
     from recipes.errors import OptionError as OptionError
     from recipes.errors import PluginError as PluginError
     from recipes.errors import RecipeConflictError as RecipeConflictError
@@ -68,6 +69,7 @@ _HOMES = {
         "ArgumentError",
         "BackendUnavailableError",
         "ExportError",
+        "MissingKernelError",
         "OptionError",
         "PluginError",
         "RecipeConflictError",

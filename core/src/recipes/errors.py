@@ -75,6 +75,17 @@ class ExportError(RecipesError, RuntimeError):
         self.stage = stage
 
 
+class MissingKernelError(ExportError):
+    """Operators that no backend took and ExecuTorch has no kernel for: the file could not run anywhere.
+
+    Args:
+        message: The whole text.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "to_executorch")
+
+
 def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The names among `known` that look most like `word`, best first, whatever their case.
 

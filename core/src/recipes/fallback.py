@@ -176,7 +176,7 @@ class _Probe(Partitioner):
         if self._all is not None:
             yield Fallback(self._method, "*", "*", "", backend, _first_line(self._all))
         for node, reason in self._withheld:
-            yield Fallback(self._method, node.name, _name(node), _source_line(node), backend, reason)
+            yield Fallback(self._method, node.name, _name(node), source_line(node), backend, reason)
 
     def transform_for_pre_decomposition(self, exported_program: ExportedProgram) -> ExportedProgram:
         return self._inner.transform_for_pre_decomposition(exported_program)  # type: ignore[no-any-return]
@@ -191,7 +191,7 @@ class _Probe(Partitioner):
         self._progress.current = self
         if self.withholds_all:
             return PartitionResult(tagged_exported_program=exported_program, partition_tags={})
-        nodes = [node for node in exported_program.graph.nodes if _overload(node) is not None]
+        nodes = [node for node in exported_program.graph.nodes if overload_of(node) is not None]
         kinds = {node: self._kind(node, exported_program) for node in nodes}
         hidden = [node for node in nodes if kinds[node] in self._reasons]
         targets = [node.target for node in hidden]
@@ -265,7 +265,7 @@ class _Probe(Partitioner):
             return (fake.dtype, tuple(map(str, fake.shape)), constant is not None, uniform)
 
         leaves = tree_leaves(((node.args, node.kwargs),), is_leaf=lambda v: isinstance(v, Node))
-        return (str(_overload(node)), *(describe(leaf) for leaf in leaves))
+        return (str(overload_of(node)), *(describe(leaf) for leaf in leaves))
 
     def _constant(self, node: Node, program: ExportedProgram) -> torch.Tensor | None:
         """The value of a weight, or of one that is only dequantized; None for what is computed from the inputs."""
@@ -281,7 +281,7 @@ class _Probe(Partitioner):
             return value.detach() if isinstance(value, torch.Tensor) else None
         if node.op == "call_function" and _is_quantization(node):
             inputs = {n: self._constant(n, program) for n in node.all_input_nodes}
-            overload = _overload(node)
+            overload = overload_of(node)
             if overload is not None and all(value is not None for value in inputs.values()):
                 args, kwargs = tree_map(
                     lambda v: inputs[v] if isinstance(v, Node) else v,
@@ -306,7 +306,7 @@ class _Probe(Partitioner):
         args, kwargs = tree_map(concrete, (node.args, dict(node.kwargs)), is_leaf=lambda v: isinstance(v, Node))
         kwargs.pop("dim_order", None)
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
-        return _Sample(_overload(node), args, kwargs, frozenset(used))
+        return _Sample(overload_of(node), args, kwargs, frozenset(used))
 
 
 @dataclass(frozen=True)
@@ -375,7 +375,7 @@ def _runs(sample: _Sample) -> bool:
     return True
 
 
-def _overload(node: Node) -> Callable[..., Any] | None:
+def overload_of(node: Node) -> Callable[..., Any] | None:
     """The ATen operator of a node of an edge program, or None for what is none."""
     if node.op != "call_function":
         return None
@@ -401,10 +401,10 @@ def _hint(value: Any) -> Any:
 
 
 def _name(node: Node) -> str:
-    return str(_overload(node) or node.target)
+    return str(overload_of(node) or node.target)
 
 
-def _source_line(node: Node) -> str:
+def source_line(node: Node) -> str:
     """`model.py:12 in forward`, the last line of the model's own that a capture recorded; else the module's name."""
     places = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if '"' in line]
     own = [place for place in places if place.startswith("File ") and "/torch/" not in place]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
+from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 ANNOTATION = "quantization_annotation"
 """The key of a node's meta under which PT2E quantizers leave their annotation."""
 
-_VISIBLE_META = ("val", "tensor_meta", ANNOTATION)
+UNBOUNDED = 1e4
+"""From where on a number stands for infinity: attention masks add -1e4, -1e9 or the least number of a data type."""
+
+_UNBOUNDED_MARK = "recipes_unbounded"
+_VISIBLE_META = ("val", "tensor_meta", ANNOTATION, _UNBOUNDED_MARK)
 
 
 @has_side_effect  # so that a quantizer that removes dead code leaves a hidden in-place op where it is
-def annotated_earlier(*args: Any, **kwargs: Any) -> Any:
-    """Stand for an op that an earlier quantizer annotated; never run."""
+def out_of_sight(*args: Any, **kwargs: Any) -> Any:
+    """Stand for an op that a quantizer must not see; never run."""
     raise AssertionError("a graph is not run while it is being annotated")
 
 
@@ -29,9 +35,10 @@ class PrecedenceQuantizer(Quantizer):
     pattern matches them. torchao's own `ComposableQuantizer` refuses, or fails an assertion, when
     two of its quantizers know an op.
 
-    Integer and boolean tensors are never observed: fake quantization has no kernel for them, and an
-    index that was quantized is another index. Floating-point models are annotated as their
-    quantizers would alone.
+    Some tensors are never observed. Integer and boolean ones: fake quantization has no kernel for them,
+    and an index that was quantized is another index. Those that `mark_unbounded` marked: a mask's minus
+    infinity among the values leaves one step of the scale for all others. Everything else is annotated as
+    the quantizers would alone.
 
     Args:
         quantizers: PT2E quantizers, the first with the highest precedence.
@@ -42,23 +49,27 @@ class PrecedenceQuantizer(Quantizer):
         self.quantizers = tuple(quantizers)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Let each quantizer prepare the graph, in order."""
+        """Let each quantizer prepare the graph, in order, but for ops on integers.
+
+        Quantizers turn scalars into float tensors here, which makes a float of an index that a number is added to.
+        """
         for quantizer in self.quantizers:
-            model = quantizer.transform_for_annotation(model)
+            integers = [n for n in model.graph.nodes if n.op == "call_function" and _is_integer(n, model)]
+            with _hidden(integers):
+                model = quantizer.transform_for_annotation(model)
         return model
 
     def annotate(self, model: GraphModule) -> GraphModule:
         """Let each quantizer annotate what the earlier ones left."""
         for quantizer in self.quantizers:
             taken = [n for n in model.graph.nodes if n.op == "call_function" and n.meta.get(ANNOTATION) is not None]
-            reveal = [_hide(node) for node in taken]
-            try:
+            before = [(a, dict(a.input_qspec_map), a.output_qspec) for a in (n.meta[ANNOTATION] for n in taken)]
+            with _hidden(taken):
                 quantizer.annotate(model)
-            finally:
-                for restore in reveal:
-                    restore()
-                model.recompile()
-        _drop_integer_specs(model)
+            for annotation, inputs, output in before:
+                annotation.input_qspec_map, annotation.output_qspec = inputs, output
+            model.recompile()
+        _drop_unfit_specs(model)
         return model
 
     def validate(self, model: GraphModule) -> None:
@@ -72,23 +83,22 @@ class PrecedenceQuantizer(Quantizer):
             quantizer.prepare_obs_or_fq_callback(model, edge_or_node_to_obs_or_fq)
 
 
-def _hide(node: Node) -> Callable[[], None]:
-    """Make a node opaque, and give back what undoes that."""
-    target, meta = node.target, node.meta
-    annotation = meta[ANNOTATION]
-    inputs, output = dict(annotation.input_qspec_map), annotation.output_qspec
-    node.target = annotated_earlier
-    node.meta = {key: meta[key] for key in _VISIBLE_META if key in meta}
+@contextmanager
+def _hidden(nodes: Sequence[Node]) -> Iterator[None]:
+    """Make nodes opaque to whoever looks for patterns, by target or by where they came from."""
+    before = [(node, node.target, node.meta) for node in nodes]
+    for node in nodes:
+        node.target = out_of_sight
+        node.meta = {key: node.meta[key] for key in _VISIBLE_META if key in node.meta}
+    try:
+        yield
+    finally:
+        for node, target, meta in before:
+            node.target, node.meta = target, meta
 
-    def restore() -> None:
-        node.target, node.meta = target, meta
-        annotation.input_qspec_map, annotation.output_qspec = inputs, output
 
-    return restore
-
-
-def _drop_integer_specs(model: GraphModule) -> None:
-    """Take the specs from integer and boolean tensors, and those that are shared with or derived from them."""
+def _drop_unfit_specs(model: GraphModule) -> None:
+    """Take the specs from tensors that must not be observed, and those that are shared with or derived from them."""
     annotations = [(n, n.meta[ANNOTATION]) for n in model.graph.nodes if n.meta.get(ANNOTATION) is not None]
     dropped: set[Any] = set()
     changed = True
@@ -96,12 +106,12 @@ def _drop_integer_specs(model: GraphModule) -> None:
         changed = False
         for node, annotation in annotations:
             for source, spec in annotation.input_qspec_map.items():
-                if spec is not None and (_is_integer(source, model) or _depends_on(spec, dropped)):
+                if spec is not None and (_is_unfit(source, model) or _depends_on(spec, dropped)):
                     annotation.input_qspec_map[source] = None
                     dropped.add((source, node))
                     changed = True
             spec = annotation.output_qspec
-            if spec is not None and (_is_integer(node, model) or _depends_on(spec, dropped)):
+            if spec is not None and (_is_unfit(node, model) or _depends_on(spec, dropped)):
                 annotation.output_qspec = None
                 dropped.add(node)
                 changed = True
@@ -110,6 +120,42 @@ def _drop_integer_specs(model: GraphModule) -> None:
 def _depends_on(spec: Any, dropped: set[Any]) -> bool:
     references = [*getattr(spec, "derived_from", ()), getattr(spec, "edge_or_node", None)]
     return any(reference in dropped for reference in references if reference is not None)
+
+
+def mark_unbounded(model: GraphModule, sample: Sequence[Any]) -> None:
+    """Mark the tensors of a captured graph that hold a mask's stand-in for infinity on a sample.
+
+    Args:
+        model: The graph; it is run once, if such a number occurs among its constants at all.
+        sample: The arguments of its forward.
+    """
+    numbers = [v for n in model.graph.nodes for v in tree_leaves((n.args, n.kwargs)) if isinstance(v, float)]
+    constants = [_attribute(model, str(n.target)) for n in model.graph.nodes if n.op == "get_attr"]
+    if not any(abs(v) >= UNBOUNDED for v in numbers) and not any(map(_holds_unbounded, constants)):
+        return
+
+    class Marking(torch.fx.Interpreter):
+        def run_node(self, n: Node) -> Any:
+            value = super().run_node(n)
+            if _holds_unbounded(value):
+                n.meta[_UNBOUNDED_MARK] = True
+            return value
+
+    with torch.no_grad():
+        Marking(model).run(*tree_leaves(tuple(sample)))
+
+
+def _holds_unbounded(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.numel() > 0
+        and bool((value.abs() >= UNBOUNDED).any())
+    )
+
+
+def _is_unfit(node: Node, model: GraphModule) -> bool:
+    return _UNBOUNDED_MARK in node.meta or _is_integer(node, model)
 
 
 def _is_integer(node: Node, model: GraphModule) -> bool:

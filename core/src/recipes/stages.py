@@ -25,9 +25,10 @@ from torchao.quantization.pt2e import (
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, prepare_qat_pt2e
 from torchao.utils import unwrap_tensor_subclass
 
+from recipes import kernels
 from recipes.errors import ArgumentError
 from recipes.merge import check_disjoint
-from recipes.quantization import PrecedenceQuantizer
+from recipes.quantization import PrecedenceQuantizer, mark_unbounded
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
 
@@ -122,6 +123,8 @@ class QuantizeStage(Stage):
         assert recipe is not None
         quantizer = PrecedenceQuantizer(recipe.quantizers or ())
         model = _apply(recipe.pre_prepare_passes, captured)
+        if not recipe.is_qat:
+            mark_unbounded(model, samples[0])
         prepare = prepare_qat_pt2e if recipe.is_qat else prepare_pt2e
         model = _apply(recipe.post_prepare_passes, prepare(model, quantizer))
         if recipe.is_qat:
@@ -151,6 +154,8 @@ class QuantizeStage(Stage):
                 try:
                     model(*inputs)
                 except Exception as error:
+                    if given is None:
+                        raise  # the model ran on its example inputs: the fault is not theirs
                     raise ArgumentError(
                         f"Calibration sample {count} of method {method!r} does not run: {error}\n"
                         "It must fit the example inputs, or the dynamic_shapes where its shapes differ."
@@ -168,12 +173,22 @@ class ToExecutorchStage(ExecutorchStage):
     """
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Restore the ranges, keep initial values, plan memory and emit."""
+        """Restore the ranges, keep initial values, plan memory and emit.
+
+        Raises:
+            MissingKernelError: What no backend took has no kernel either.
+        """
         for method in artifact.data.methods:
             program = artifact.data.exported_program(method)
             _restore_ranges(program)
             _keep_initial_values(program)
+            kernels.check_limits(method, program)
+            kernels.load_quantized_kernels(program)
+        programs = {method: artifact.data.exported_program(method) for method in artifact.data.methods}
         super().run(artifact)
+        for plan in self.get_artifacts().data.executorch_program.execution_plan:
+            if plan.name in programs:  # constant methods have no operators
+                kernels.check_registered(plan.name, plan.operators, programs[plan.name])
 
 
 def _restore_ranges(program: ExportedProgram) -> None:
