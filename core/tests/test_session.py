@@ -63,7 +63,7 @@ def test_a_model_becomes_a_file_that_computes_the_same(tmp_path: Path) -> None:
     session = export(model, PORTABLE, (x,))
     path = session.save_pte_file(tmp_path / "model.pte")
     torch.testing.assert_close(run(path.read_bytes(), x)[0], model(x))
-    assert [p.name for p in tmp_path.iterdir()] == ["model.pte"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pte", "model.pte.json"]
 
 
 def test_the_file_is_the_one_that_executorch_makes_and_its_own_export_takes_our_recipe() -> None:
@@ -307,7 +307,7 @@ def test_saving_where_no_file_can_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SaveError, match="does not exist"):
         session.save_to_pte(str(tmp_path / "missing" / "model"))
     session.save_to_pte(str(tmp_path / "model"))
-    assert [p.name for p in tmp_path.iterdir()] == ["model.pte"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pte", "model.pte.json"]
 
 
 def test_weights_that_a_recipe_keeps_outside_of_the_program_are_saved_beside_it(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_weights_that_a_recipe_keeps_outside_of_the_program_are_saved_beside_it(
     session = export(model, recipe, x)
     session.save_pte_file(tmp_path / "model.pte")
     names = sorted(p.name for p in tmp_path.iterdir())
-    assert len(names) == 2
+    assert names[1:] == ["model.pte", "model.pte.json"]
     assert names[0].endswith(".ptd")
     assert (tmp_path / names[0]).stat().st_size > 4 * 3 * 4
 

@@ -23,6 +23,7 @@ from recipes.export_recipe import ExportRecipe
 from recipes.fallback import Fallback, LowerStage
 from recipes.files import check_destination, write_atomically
 from recipes.findings import Finding, PreflightError
+from recipes.manifest import program_digest, writers
 from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
 from recipes.report import Artifacts, Report, check_share, make_report, outcome, require
@@ -133,6 +134,8 @@ with warnings.catch_warnings():
             self.recipe = request.recipe
             self._progress = progress
             self._seconds: dict[str, float] = {}
+            self._constant_methods = constant_methods
+            self._digest = ""
             self._artifact_dir = _artifact_folder(artifact_dir)
             self._writes_etrecord = generate_etrecord
             _warn_of_skipped_stages(request)
@@ -194,6 +197,8 @@ with warnings.catch_warnings():
                 raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
             self._tell_fallbacks()
             made = self._made()
+            # Now, since the captured programs share the model's weights, which may change before a save.
+            self._digest = program_digest(made.captured, self._constant_methods)
             if self._require_delegation is not None:
                 require(made, self._require_delegation)
             found = outcome(made)
@@ -247,10 +252,12 @@ with warnings.catch_warnings():
             return make_report(self._made())
 
         def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
-            """Write the program, and any tensor data that the recipe keeps outside of it, beside it as `.ptd` files.
+            """Write the program, its manifest, and any tensor data that the recipe keeps outside of it.
 
-            The files are written whole before they are moved into place: a failed or killed save leaves what
-            was there before.
+            `model.pte` gets the manifest `model.pte.json`; tensor data are `.ptd` files beside it. All are
+            written whole before they are moved into place: a failed save leaves what was there before, and a
+            killed one leaves the old files or the new ones, which the next save, `inspect_program` or
+            `verify_program` put in place where only some of them were.
 
             Args:
                 path: The file to write.
@@ -263,15 +270,10 @@ with warnings.catch_warnings():
                 ExportError: There is no program yet.
             """
             destination = check_destination(path)
-            try:
-                manager = self.get_executorch_program_manager()
-            except RuntimeError as error:
-                raise ExportError(f"There is no program to save to {str(path)!r}: call export() first.") from error
-            writers: dict[Path, Callable[[Any], Any]] = {destination: manager.write_to_file}
-            # ExecuTorch has no public way to the bytes of the data files, only one that writes them in place.
-            for name, data in (manager._tensor_data or {}).items():
-                writers[destination.parent / f"{name}.ptd"] = data.write_to_file
-            write_atomically(writers)
+            made = self._made()
+            if made.program is None:
+                raise ExportError(f"There is no program to save to {str(path)!r}: call export() first.")
+            write_atomically(writers(destination, made, self._digest))
             return destination
 
         def save_to_pte(self, output_name: str) -> None:
