@@ -242,7 +242,9 @@ def _multiply_adds(node: Node) -> int:
     overload, packet = _overload(node), _packet(node)
     known = packet in flop_registry
     # linear, matmul or attention are kept whole for a backend; torch counts them by what they are made of.
-    if not known and not torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"):
+    # Out variants, which a lowered program is made of, are of operators that were taken apart.
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
+    if not known and (overload._schema.is_mutable or not composite):
         return 0
 
     def shaped(value: Any) -> Any:
