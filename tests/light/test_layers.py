@@ -29,9 +29,8 @@ LAYERS = (
     {"kernels"},
     {"stages", "preflight"},
     {"report"},
-    {"manifest"},
-    {"inspection"},
-    {"verification"},
+    {"manifest", "running"},
+    {"inspection", "verification"},
     {"session"},
     {"cli", "testing"},
 )

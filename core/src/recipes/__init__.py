@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from recipes.findings import Finding as Finding
     from recipes.findings import PreflightError as PreflightError
     from recipes.hookspecs import hookimpl as hookimpl
+    from recipes.inspection import Inspection as Inspection
+    from recipes.inspection import inspect_program as inspect_program
     from recipes.merge import FIELD_POLICIES as FIELD_POLICIES
     from recipes.plugins import Plugin as Plugin
     from recipes.provider import Availability as Availability
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from recipes.registry import list_recipes as list_recipes
     from recipes.registry import list_targets as list_targets
     from recipes.registry import refresh as refresh
+    from recipes.report import Report as Report
     from recipes.session import ExportSession as ExportSession
     from recipes.session import StageProgress as StageProgress
     from recipes.session import export as export
@@ -61,6 +64,8 @@ if TYPE_CHECKING:
     from recipes.targets import Target as Target
     from recipes.targets import TargetExtension as TargetExtension
     from recipes.targets import TargetProfile as TargetProfile
+    from recipes.verification import Verification as Verification
+    from recipes.verification import verify_program as verify_program
 
 __version__ = "0.1.0"
 
@@ -86,6 +91,7 @@ _HOMES = {
     "recipes.facts": ("ModelFacts",),
     "recipes.findings": ("Finding", "PreflightError"),
     "recipes.hookspecs": ("hookimpl",),
+    "recipes.inspection": ("Inspection", "inspect_program"),
     "recipes.merge": ("FIELD_POLICIES",),
     "recipes.plugins": ("Plugin",),
     "recipes.provider": ("Availability", "Option", "OptionValue", "RecipeInfo", "RecipeProvider", "RecipeType"),
@@ -103,8 +109,10 @@ _HOMES = {
         "list_targets",
         "refresh",
     ),
+    "recipes.report": ("Report",),
     "recipes.session": ("ExportSession", "StageProgress", "export"),
     "recipes.targets": ("Component", "Target", "TargetExtension", "TargetProfile"),
+    "recipes.verification": ("Verification", "verify_program"),
     # Not ours: ExecuTorch's own, so that one import line serves.
     "executorch.export": ("AOQuantizationConfig", "LoweringRecipe", "QuantizationRecipe", "StageType"),
 }

@@ -55,9 +55,9 @@ def check(
         RecipesError: The recipe cannot be made.
     """
     _refuse_swapped(model, recipe, example_inputs)
-    models, kind = _models(model)
+    models, kind = models_by_method(model)
     made = resolve_recipe(recipe)
-    samples = _samples(example_inputs, models, kind)
+    samples = samples_by_method(example_inputs, models, kind)
     for method, module in models.items():
         for index, sample in enumerate(samples.get(method, ())):
             _bind(method, module, sample, f"example_inputs[{index}]")
@@ -131,7 +131,7 @@ def _kind(model: Any) -> str:
     return "nn.Module" if isinstance(model, torch.nn.Module) else ""
 
 
-def _models(model: Any) -> tuple[dict[str, Any], str]:
+def models_by_method(model: Any) -> tuple[dict[str, Any], str]:
     if isinstance(model, str | os.PathLike):
         model = _load(Path(model))
     models = dict(model) if isinstance(model, Mapping) else {"forward": model}
@@ -169,7 +169,7 @@ def _load(path: Path) -> ExportedProgram:
         ) from error
 
 
-def _samples(example_inputs: Any, models: Mapping[str, Any], kind: str) -> dict[str, list[Sample]]:
+def samples_by_method(example_inputs: Any, models: Mapping[str, Any], kind: str) -> dict[str, list[Sample]]:
     if example_inputs is None:
         if kind != "ExportedProgram":
             raise ArgumentError(f"example_inputs are needed to capture a {kind}: {USAGE}.")

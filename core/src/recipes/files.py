@@ -87,7 +87,7 @@ def finish_saving(path: Path) -> None:
     journal = _journal(path)
     try:
         moves = json.loads(journal.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     try:
         for destination, temporary in moves.items():

@@ -16,7 +16,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.numbers import int_oo
@@ -31,6 +31,9 @@ VERSION = 1
 """Counts changes that a reader must know of: a key that went away or changed its meaning. New keys do not count."""
 
 _CHUNK = 1 << 20
+_READ = ("sha256", "data_files", "fingerprint", "recipe", "versions", "methods")
+"""The keys that inspection and verification read."""
+
 _ALWAYS = ("recipes-core", "executorch", "torch", "torchao")
 
 
@@ -63,6 +66,8 @@ def read_manifest(program: Path) -> ManifestState:
     Raises:
         SaveError: A save was cut short and cannot be finished.
     """
+    if not program.name:
+        return ManifestState(None)
     finish_saving(program)
     path = manifest_path(program)
     try:
@@ -77,6 +82,9 @@ def read_manifest(program: Path) -> ManifestState:
         return ManifestState(
             None, f"{path.name} has version {manifest.get('version')}; this recipes reads version {VERSION}."
         )
+    lacking = [key for key in _READ if key not in manifest]
+    if lacking:
+        return ManifestState(None, f"{path.name} is damaged: it lacks {', '.join(lacking)}.")
     try:
         files = [manifest, *manifest["data_files"]]
         for file in files:
@@ -85,7 +93,7 @@ def read_manifest(program: Path) -> ManifestState:
                 return ManifestState(manifest, f"{name} is not the file that {path.name} was written for.")
     except FileNotFoundError as error:
         return ManifestState(manifest, f"{Path(error.filename).name}, which {path.name} names, is missing.")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         return ManifestState(None, f"{path.name} is damaged: {type(error).__name__}: {error}.")
     return ManifestState(manifest)
 
@@ -179,23 +187,23 @@ def _manifest(
 def _signature(program: ExportedProgram) -> dict[str, Any]:
     """The inputs and outputs of a captured method, with names, and the range of each dynamic size."""
     nodes = {node.name: node for node in program.graph.nodes}
+
+    def described(arg: Any) -> dict[str, Any]:
+        value = arg.value if isinstance(arg, ConstantArgument) else nodes[arg.name].meta.get("val")
+        return _described(arg.name, value, program)
+
     signature = program.graph_signature
-    inputs = [nodes[name] for name in signature.user_inputs if isinstance(name, str) and name in nodes]
-    outputs = [spec.arg for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     return {
-        "inputs": [_described(node.name, node.meta.get("val"), program) for node in inputs],
-        "outputs": [
-            _described(
-                arg.name, arg.value if isinstance(arg, ConstantArgument) else nodes[arg.name].meta.get("val"), program
-            )
-            for arg in outputs
-        ],
+        "inputs": [described(spec.arg) for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT],
+        "outputs": [described(spec.arg) for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT],
     }
 
 
 def _described(name: str, value: Any, program: ExportedProgram) -> dict[str, Any]:
     if not isinstance(value, torch.Tensor):
-        return {"name": name, "kind": type(value).__name__.lower(), "dtype": "", "shape": [], "dynamic": []}
+        number = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool", type(None): "null"}
+        kind = number.get(type(value), type(value).__name__)
+        return {"name": name, "kind": kind, "dtype": "", "shape": [], "dynamic": []}
     dynamic: list[dict[str, Any]] = []
     for dim, length in enumerate(value.shape):
         if isinstance(length, torch.SymInt):
@@ -308,3 +316,13 @@ def _update(digest: Any, name: str, value: Any) -> None:
     digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
     plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def described_inputs(state: ManifestState) -> dict[str, list[dict[str, Any]]]:
+    """The inputs of each method as a manifest has them, with names and dynamic ranges.
+
+    Args:
+        state: What was read.
+    """
+    methods = (state.manifest or {}).get("methods", ())
+    return {method["name"]: method["inputs"] for method in methods if isinstance(method.get("inputs"), list)}

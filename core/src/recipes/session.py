@@ -28,6 +28,7 @@ from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
 from recipes.report import Artifacts, Report, check_share, make_report, outcome, require
 from recipes.stages import QuantizeStage, SourceTransformStage, ToExecutorchStage
+from recipes.verification import TIMEOUT, Verification, verify_session
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,22 @@ with warnings.catch_warnings():
             Print it, or take its `to_dict()`.
             """
             return make_report(self._made())
+
+        def verify(self, inputs: Any = None, *, timeout: float = TIMEOUT) -> Verification:
+            """Compare the program with the model in PyTorch, where this host's runtime has its backends.
+
+            A quantized model is compared in PyTorch too, wherever its program runs. The runtime works in a process
+            of its own, which a crashing backend may take down. What is not run is named, with the reason.
+
+            Args:
+                inputs: Samples, as `example_inputs` of `export`; by default the example inputs, some with their
+                    values in another order, and both ends of each dynamic range.
+                timeout: Seconds after which running the program is given up.
+
+            Raises:
+                ArgumentError: The inputs are not what they must be.
+            """
+            return verify_session(self._made(), self._example_inputs, inputs, timeout)
 
         def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
             """Write the program, its manifest, and any tensor data that the recipe keeps outside of it.
