@@ -18,7 +18,9 @@ import logging
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,35 @@ def _compare(session: Any, model: Any, inputs: Any, dtype: str, target: str, tol
     return (RIGHT, words) if ratio >= least else (FAULT, words)
 
 
+Job = tuple[str, str, str]
+
+
+def outcomes(jobs: list[Job], processes: int) -> Iterator[tuple[Job, tuple[str, str]]]:
+    """The outcome of each job, in order; a job that ends its process is a fault, and the others go on."""
+    context = get_context("spawn")
+    while jobs:
+        with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            futures = [pool.submit(outcome, name, dtype, target) for target, name, dtype in jobs]
+            for done, (job, future) in enumerate(zip(jobs, futures, strict=True)):
+                try:
+                    yield job, future.result()
+                except BrokenProcessPool:
+                    yield job, _alone(job)
+                    jobs = jobs[done + 1 :]
+                    break
+            else:
+                return
+
+
+def _alone(job: Job) -> tuple[str, str]:
+    target, name, dtype = job
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(outcome, name, dtype, target).result()
+        except BrokenProcessPool:
+            return FAULT, "the process was ended"
+
+
 def table(results: dict[str, dict[str, dict[str, list[str]]]]) -> str:
     """The results as a page."""
     lines = []
@@ -140,12 +171,9 @@ def main() -> int:
         for dtype in args.dtype or DTYPES
     ]
     results: dict[str, dict[str, dict[str, list[str]]]] = {}
-    with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
-        futures = [(job, pool.submit(outcome, job[1], job[2], job[0])) for job in jobs]
-        for (target, name, dtype), future in futures:
-            word, said = future.result()
-            results.setdefault(target, {}).setdefault(name, {})[dtype] = [word, said]
-            print(f"{word:8} {target} {dtype} {name}: {said}", flush=True)
+    for (target, name, dtype), (word, said) in outcomes(jobs, args.jobs):
+        results.setdefault(target, {}).setdefault(name, {})[dtype] = [word, said]
+        print(f"{word:8} {target} {dtype} {name}: {said}", flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if args.write:

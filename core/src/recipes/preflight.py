@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from executorch.export import QuantizationRecipe
 from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map
 
@@ -27,6 +28,9 @@ _TRAINING_SENSITIVE = (
     torch.nn.modules.batchnorm._BatchNorm,
     torch.nn.RReLU,
 )
+
+
+_QUANTIZABLE = {torch.float32, torch.float16}
 
 
 def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRecipe, list[Finding]]:
@@ -50,6 +54,8 @@ def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRec
         facts.append(gathered)
         findings += [problem] if problem else []
         findings += _not_finite(gathered)
+        if request.kind == "nn.Module" and (request.recipe.quantization_recipe or QuantizationRecipe()).quantizers:
+            findings += _quantizable(gathered)
     findings += _calibration(request)
     recipe, more = _fit(request.recipe, facts)
     return recipe, findings + more
@@ -153,6 +159,20 @@ def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
         if checked and not bool(torch.isfinite(weight.detach().sum(dtype=torch.float64))):
             message = "this weight has values that are not finite."
             yield Finding("warning", "not-finite", name, message, "Check where the weights come from.")
+
+
+def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
+    """PT2E quantizes float32 and float16: torchao refuses float64, and the kernels that dequantize abort on bfloat16."""
+    tensors = {**facts.inputs, **facts.weights}
+    for dtype in sorted({t.dtype for t in tensors.values() if t.is_floating_point()} - _QUANTIZABLE, key=str):
+        names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]
+        yield Finding(
+            "error",
+            "quantization-dtype",
+            ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
+            f"a recipe that quantizes takes float32 and float16, not {dtype}.",
+            "Convert the model and its inputs first: model.float().",
+        )
 
 
 def _calibration(request: Request) -> Iterator[Finding]:
