@@ -162,7 +162,7 @@ def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
 
 
 def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
-    """PT2E quantizes float32 and float16: torchao refuses float64, and the kernels that dequantize abort on bfloat16."""
+    """PT2E takes float32 and float16: torchao refuses float64, and kernels that dequantize abort on bfloat16."""
     tensors = {**facts.inputs, **facts.weights}
     for dtype in sorted({t.dtype for t in tensors.values() if t.is_floating_point()} - _QUANTIZABLE, key=str):
         names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]
