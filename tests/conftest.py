@@ -104,7 +104,7 @@ def _train(model: Any, draw: Callable[[int, int], tuple[Any, Any]], steps: int) 
     for step in range(steps):
         inputs, labels = draw(_BATCH, 100 + step)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(*inputs), labels).backward()  # type: ignore[no-untyped-call]
+        torch.nn.functional.cross_entropy(model(*inputs), labels).backward()
         optimizer.step()
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):

@@ -125,7 +125,7 @@ class Running(nn.Module):
 def target_of(session: ExportSession) -> Any:
     (source,) = [
         source
-        for origin in session.recipe.provenance.origins
+        for origin in session.recipe.explain().provenance.origins
         for source in origin.sources
         if source.recipe == "coreml:fp16" and origin.field == "lowering_recipe.partitioners"
     ]

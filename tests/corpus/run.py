@@ -44,7 +44,7 @@ RIGHT, MADE, REFUSED, FAULT = "right", "made", "refused", "FAULT"
 def outcome(name: str, dtype: str, target: str) -> tuple[str, str]:
     """How one export ends, and what to say of it."""
     import torch
-    from modules import DTYPES, build
+    from modules import DTYPES, build  # type: ignore[import-not-found]  # beside this file
 
     from recipes import ArgumentError, MissingKernelError, PreflightError, RecipesWarning, export
 
