@@ -89,6 +89,16 @@ def test_one_target_is_written_to_the_file_and_reported(
     assert stages[-1].startswith("save ")
 
 
+def test_what_each_export_made_is_reported_on_stderr_unless_it_is_not_wanted(
+    export: Callable[..., Result], folder: Path
+) -> None:
+    result = export("models.py:small", "-t", FP32, "-o", "model.pte")
+    assert f"Export with the recipe {FP32}" in result.stderr
+    assert "100.0% of" in result.stderr
+    quiet = export("models.py:small", "-t", FP32, "-o", "model.pte", "--no-report")
+    assert "Export with the recipe" not in quiet.stderr
+
+
 def test_dynamic_shapes_of_the_factory_are_honoured(export: Callable[..., Result], folder: Path) -> None:
     import torch
     from executorch.runtime import Runtime
@@ -162,7 +172,7 @@ def run_fresh(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_libraries_are_kept_off_the_screen_and_the_models_own_words_are_not(folder: Path) -> None:
-    result = run_fresh("export", "models.py:chatty", "-t", COREML, "-t", INT8, "-o", ".")
+    result = run_fresh("export", "models.py:chatty", "-t", COREML, "-t", INT8, "-o", ".", "--no-report")
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[0] == "the model's own words"
     assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == [f"{COREML}.pte", f"{INT8}.pte"]

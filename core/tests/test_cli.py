@@ -732,6 +732,8 @@ HEAVY = ("torch", "executorch", "torchao", "coremltools", "numpy")
         ("show", TARGET),
         ("--help",),
         ("export", "--help"),
+        ("inspect", "--help"),
+        ("verify", "--help"),
         ("--version",),
     ],
 )
@@ -805,7 +807,7 @@ def test_a_broken_plugin_ends_listing_where_strictness_is_asked_for(
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["targets", "show", "plugins", "export"])
+@pytest.mark.parametrize("command", ["targets", "show", "plugins", "export", "inspect", "verify"])
 def test_every_commands_help_has_an_example(run: Callable[..., Result], command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

@@ -269,9 +269,12 @@ def plugins(context: click.Context, as_json: bool) -> None:
     help="The file to write; with several targets a folder, or a path with {target} in it.",
 )
 @_values_option
+@click.option("--report/--no-report", default=True, help="Whether to print what each export made, on stderr.")
 @_debug_option
 @click.pass_context
-def export(context: click.Context, model: str, names: tuple[str, ...], out: str, given: tuple[str, ...]) -> None:
+def export(
+    context: click.Context, model: str, names: tuple[str, ...], out: str, given: tuple[str, ...], report: bool
+) -> None:
     """Export MODEL for one or more targets.
 
     \b
@@ -283,6 +286,7 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
     example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
     Targets that do not calibrate make no use of calibration_inputs.
 
+    Each file gets a manifest beside it, which `recipes inspect` and `recipes verify` read: model.pte.json.
     A file that exists is replaced only when its export has succeeded. Where one of several targets fails,
     the files of the others are kept and the exit code is 1.
 
@@ -308,7 +312,7 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
     files = exporting.plan_files(names, out)
     reference = load.ModelReference.parse(model)
 
-    failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context))
+    failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context), report=report)
     for failure in failures:
         prefix = f"{failure.target}: " if len(names) > 1 else ""
         if failure.library_output:
@@ -320,6 +324,84 @@ def export(context: click.Context, model: str, names: tuple[str, ...], out: str,
             click.echo(f"{len(failures)} of {len(names)} targets failed: {failed}.", err=True)
         refused = len(failures) == len(names) and all(isinstance(failure.error, ArgumentError) for failure in failures)
         context.exit(WRONG_USE if refused else FAILED)
+
+
+@cli.command()
+@click.argument("file")
+@_json_option
+@_debug_option
+@click.pass_context
+def inspect(context: click.Context, file: str, as_json: bool) -> None:
+    """Show what is inside the program FILE, with or without its manifest.
+
+    Methods with their inputs and outputs, delegates, kernels and planned memory; what an app must link; sizes.
+    No backend is needed. With the manifest FILE.json also the recipe, versions and ranges of dynamic sizes.
+
+    \b
+    Examples:
+      recipes inspect model.pte
+      recipes inspect model.pte --json | jq '.backends, .kernels'
+
+    \b
+    JSON: an object with the keys file, bytes, sizes, backends, kernels, methods (a list of name, inputs,
+    outputs, delegates, kernels, memory), manifest (null without one) and manifest_problem.
+    """
+    from recipes.cli import quiet, records
+
+    with quiet.library_output(_is_debug(context)):
+        from recipes.inspection import inspect_program
+
+        found = inspect_program(file)
+    click.echo(records.as_text(found.to_dict()) if as_json else str(found), nl=as_json)
+
+
+@cli.command()
+@click.argument("file")
+@click.option(
+    "--inputs", "inputs_file", metavar="FILE.pt", help="Inputs that torch.save has written: tuples by method."
+)
+@click.option("--model", help="The model that FILE was made from, as for `recipes export`: compare with it.")
+@_json_option
+@_debug_option
+@click.pass_context
+def verify(context: click.Context, file: str, inputs_file: str | None, model: str | None, as_json: bool) -> None:
+    """Check the program FILE, as far as this host can run it.
+
+    Compares FILE with its manifest; runs it, and checks that its outputs are finite and have the declared
+    shapes; with --model, compares them with the model's in PyTorch. Inputs are made up where none are given, or
+    are the model's. What is not run is named, with the reason. The exit code is 1 where something is wrong.
+
+    \b
+    --inputs names a file that torch.save has written, with what `recipes.export` takes as example_inputs:
+    a tensor, a tuple of arguments, a list of such tuples, or a dict of these by method.
+
+    \b
+    Examples:
+      recipes verify model.pte
+      recipes verify model.pte --model my_package.models:small
+      recipes verify model.pte --inputs samples.pt --json
+
+    \b
+    JSON: an object with the keys ok, comparisons (a list of method, what, output, samples, sqnr_db,
+    max_abs_error, cosine, worst), ran, not_run, concerns and failures: lists of sentences. sqnr_db is null
+    where nothing differs.
+    """
+    from recipes.cli import load, quiet, records
+
+    reference = None
+    if model is not None:
+        load.make_importable(Path.cwd())
+        reference = load.ModelReference.parse(model)
+    with quiet.library_chatter(_is_debug(context)):
+        arguments = reference.load() if reference is not None else {}
+    with quiet.library_output(_is_debug(context)):
+        from recipes.verification import verify_program
+
+        inputs = arguments.get("example_inputs") if inputs_file is None else load.saved_inputs(inputs_file)
+        result = verify_program(file, inputs, arguments.get("model"))
+    click.echo(records.as_text(result.to_dict()) if as_json else str(result), nl=as_json)
+    if not result.ok:
+        context.exit(FAILED)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from recipes.cli.load import ModelReference
     from recipes.cli.progress import Display
     from recipes.registry import Registry
+    from recipes.report import Report
+    from recipes.session import ExportSession
 
 _PLACEHOLDER = "{target}"
 _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
@@ -78,8 +80,9 @@ def export_all(
     options: Mapping[str, Any],
     *,
     debug: bool,
+    report: bool,
 ) -> list[Failure]:
-    """Load the model once and export it for each target; print progress to stderr and the files to stdout.
+    """Load the model once and export it for each target; print progress and reports to stderr, the files to stdout.
 
     Args:
         registry: Where targets come from.
@@ -87,6 +90,7 @@ def export_all(
         files: The file for each target.
         options: As in `Registry.resolve_target_options`.
         debug: Whether to let the libraries print.
+        report: Whether to print what each export made.
 
     Raises:
         ArgumentError: The model cannot be loaded; no export was started.
@@ -104,6 +108,7 @@ def export_all(
         path.parent.mkdir(exist_ok=True)
     failures: list[Failure] = []
     written: list[str] = []
+    reports: list[Report] = []
     try:
         with (
             Display(list(files), screen, live=not debug) as display,
@@ -113,7 +118,8 @@ def export_all(
                 started = time.monotonic()
                 with quiet.library_output(debug) as captured:
                     try:
-                        _export_one(registry, target, path, arguments, options, display)
+                        made = _export_one(registry, target, path, arguments, options, display)
+                        reports += [made.report()] if report else []
                     except (Exception, SystemExit) as error:
                         failures.append(Failure(target, error, quiet.tail(captured)))
                         continue
@@ -121,6 +127,8 @@ def export_all(
     finally:  # also when interrupted: what was written is there
         for line in written:
             click.echo(line)
+        for each in reports:
+            click.echo(f"\n{each}", err=True, nl=False)
     return failures
 
 
@@ -131,7 +139,7 @@ def _export_one(
     arguments: Mapping[str, Any],
     options: Mapping[str, Any],
     display: Display,
-) -> None:
+) -> ExportSession:
     with display.stage(target, "recipe"):
         recipe = registry.get_target_recipe(target, **options)
         from recipes.session import export
@@ -146,6 +154,7 @@ def _export_one(
     )
     with display.stage(target, "save"):
         session.save_pte_file(path)
+    return session
 
 
 def _result(path: Path, seconds: float) -> str:

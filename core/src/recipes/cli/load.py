@@ -151,6 +151,27 @@ class ModelReference:
         )
 
 
+def saved_inputs(path: str) -> Any:
+    """The inputs in a file that `torch.save` has written; only tensors and plain containers are read.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ArgumentError: There is no such file, or it has something else in it.
+    """
+    import torch
+
+    try:
+        return torch.load(path, weights_only=True)
+    except FileNotFoundError:
+        raise ArgumentError(f"--inputs {path!r}: the file does not exist.") from None
+    except Exception as error:
+        raise ArgumentError(
+            f"--inputs {path!r} cannot be read ({type(error).__name__}). Write it with torch.save((tensor, ...), path)."
+        ) from error
+
+
 def _repeatable(samples: Any) -> Any:
     """Samples that every target can go through; an iterator would be used up by the first."""
     return list(samples) if isinstance(samples, Iterator) else samples
