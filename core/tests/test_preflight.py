@@ -137,7 +137,7 @@ def int8(**fields: Any) -> ExportRecipe:
     return ExportRecipe(name="int8", quantization_recipe=quantization, pipeline_stages=captured)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_a_data_type_that_cannot_be_quantized_is_refused(dtype: torch.dtype) -> None:
     model, samples = N.Linear(4, 4).to(dtype), [(X.to(dtype),), (X.to(dtype) + 1,)]
     assert codes(model, samples, int8()) == [("error", "quantization-dtype", "input, weight, bias")]

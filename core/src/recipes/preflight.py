@@ -30,9 +30,6 @@ _TRAINING_SENSITIVE = (
 )
 
 
-_QUANTIZABLE = {torch.float32, torch.float16}
-
-
 def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRecipe, list[Finding]]:
     """Check a request and fit its recipe to the model.
 
@@ -162,15 +159,15 @@ def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
 
 
 def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
-    """PT2E takes float32 and float16: torchao refuses float64, and kernels that dequantize abort on bfloat16."""
+    """PT2E takes float32: torchao refuses float64, and kernels abort on what is dequantized to float16 or bfloat16."""
     tensors = {**facts.inputs, **facts.weights}
-    for dtype in sorted({t.dtype for t in tensors.values() if t.is_floating_point()} - _QUANTIZABLE, key=str):
+    for dtype in sorted({t.dtype for t in tensors.values() if t.is_floating_point()} - {torch.float32}, key=str):
         names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]
         yield Finding(
             "error",
             "quantization-dtype",
             ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
-            f"a recipe that quantizes takes float32 and float16, not {dtype}.",
+            f"a recipe that quantizes takes float32, not {dtype}.",
             "Convert the model and its inputs first: model.float().",
         )
 
