@@ -202,3 +202,42 @@ def test_show_explains_where_each_part_of_a_recipe_is_from(folder: Path) -> None
     assert "partitioners" in result.stdout
     assert "recipes-coreml" in result.stdout
     assert result.stderr == ""
+
+
+CHECKED = """
+import torch
+
+def training():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout()), (torch.rand(1, 4),)
+
+def half():
+    return torch.nn.Linear(4, 4).half().eval(), (torch.rand(1, 4).half(),)
+
+def plain():
+    model = torch.nn.Linear(4, 4).eval()
+    return {"model": model, "example_inputs": (torch.rand(1, 4),), "calibration_inputs": [(torch.rand(1, 4),)]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "code", "parts"),
+    [
+        ("training", 1, ["error: 1: this Dropout is in training mode", "Call model.eval() first"]),
+        ("half", 0, ["warning: input: the model needs half-precision inputs", "iOS16"]),
+        ("plain", 0, ["models.py:plain can be exported for ios-arm64-coreml-fp16."]),
+    ],
+)
+def test_check_tells_what_an_export_would_find_and_writes_nothing(
+    factory: str, code: int, parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from recipes.cli.app import cli
+
+    (tmp_path / "models.py").write_text(CHECKED)
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["check", f"models.py:{factory}", "-t", "ios-arm64-coreml-fp16"])
+    assert result.exit_code == code, result.output
+    for part in parts:
+        assert part in result.stdout
+    assert [path.name for path in tmp_path.iterdir() if path.suffix in (".pte", ".json")] == []

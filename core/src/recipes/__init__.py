@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from recipes.report import Report as Report
     from recipes.session import ExportSession as ExportSession
     from recipes.session import StageProgress as StageProgress
+    from recipes.session import check as check
     from recipes.session import export as export
     from recipes.targets import Component as Component
     from recipes.targets import Target as Target
@@ -110,7 +111,7 @@ _HOMES = {
         "refresh",
     ),
     "recipes.report": ("Report",),
-    "recipes.session": ("ExportSession", "StageProgress", "export"),
+    "recipes.session": ("ExportSession", "StageProgress", "check", "export"),
     "recipes.targets": ("Component", "Target", "TargetExtension", "TargetProfile"),
     "recipes.verification": ("Verification", "verify_program"),
     # Not ours: ExecuTorch's own, so that one import line serves.

@@ -286,13 +286,19 @@ def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
     )
 
 
+def calibrates(recipe: executorch.export.ExportRecipe) -> bool:
+    """Whether a recipe measures ranges on samples, so that `calibration_inputs` are of use to it."""
+    quantization = recipe.quantization_recipe
+    return quantization is not None and bool(quantization.quantizers) and not quantization.is_qat
+
+
 def _calibration_inputs(
     given: Any, models: Mapping[str, Any], kind: str, recipe: ExportRecipe
 ) -> dict[str, Callable[[], Iterable[Any]]] | None:
     if given is None:
         return None
     quantization = recipe.quantization_recipe
-    if quantization is None or not quantization.quantizers or quantization.is_qat or kind != "nn.Module":
+    if quantization is None or not calibrates(recipe) or kind != "nn.Module":
         why = f"the recipe {recipe.name!r} does not calibrate" if kind == "nn.Module" else f"a {kind} is not quantized"
         raise ArgumentError(f"calibration_inputs have no use here: {why}. Leave them out.")
     if quantization.calibration_inputs_fn is not None:

@@ -17,7 +17,8 @@ import torch
 from executorch.export import LoweringRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
-from recipes.arguments import Request, check
+from recipes.arguments import Request
+from recipes.arguments import check as check_arguments
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
 from recipes.export_recipe import ExportRecipe
 from recipes.fallback import Fallback, LowerStage
@@ -127,7 +128,7 @@ with warnings.catch_warnings():
             require_delegation: float | None = None,
         ) -> None:
             self._require_delegation = check_share(require_delegation)
-            request = check(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+            request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
             fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
             _tell(self.findings)
             models = {method: with_contiguous_weights(model) for method, model in request.models.items()}
@@ -441,3 +442,33 @@ def export(
     )
     session.export()
     return session
+
+
+def check(
+    model: Any,
+    recipe: Any,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    calibration_inputs: Any = None,
+    allow_training_mode: bool = False,
+) -> list[Finding]:
+    """What an export would find before it begins; nothing is captured or lowered.
+
+    Args:
+        model: As for `export`, as are the others.
+        recipe: What to lower with.
+        example_inputs: What to run the model on, once.
+        dynamic_shapes: Checked against the signature of forward.
+        calibration_inputs: Looked at for whether ranges can be measured on them.
+        allow_training_mode: Whether layers may stay in training mode.
+
+    Returns:
+        Findings of every level; one of level `error` would end the export.
+
+    Raises:
+        ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        RecipesError: The recipe cannot be made.
+    """
+    request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+    return preflight(request, allow_training_mode=allow_training_mode)[1]

@@ -19,6 +19,7 @@ from recipes.files import check_destination
 if TYPE_CHECKING:
     from recipes.cli.load import ModelReference
     from recipes.cli.progress import Display
+    from recipes.export_recipe import ExportRecipe
     from recipes.registry import Registry
     from recipes.report import Report
     from recipes.session import ExportSession
@@ -144,17 +145,21 @@ def _export_one(
         recipe = registry.get_target_recipe(target, **options)
         from recipes.session import export
 
-    quantization = recipe.quantization_recipe
-    calibrates = quantization is not None and quantization.quantizers and not quantization.is_qat
     session = export(
-        # One factory serves float and quantized targets; `export` refuses samples that it cannot use.
-        **{name: value for name, value in arguments.items() if calibrates or name != "calibration_inputs"},
+        **arguments_for(recipe, arguments),
         recipe=recipe,
         progress=lambda event: display.report(target, event.stage, event.state, event.seconds),
     )
     with display.stage(target, "save"):
         session.save_pte_file(path)
     return session
+
+
+def arguments_for(recipe: ExportRecipe, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What a factory gave, without the samples that a recipe cannot use: one factory serves all targets."""
+    from recipes.arguments import calibrates
+
+    return {name: value for name, value in arguments.items() if name != "calibration_inputs" or calibrates(recipe)}
 
 
 def _result(path: Path, seconds: float) -> str:
