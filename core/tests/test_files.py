@@ -89,7 +89,7 @@ def test_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
 
 # Saves pairs of equal content for ever. Given a number, it kills itself at that call of a function that changes files.
 SAVE_PAIRS = """
-import itertools, os, signal, sys
+import itertools, os, signal, sys, time
 from pathlib import Path
 from recipes.files import write_atomically
 
@@ -115,8 +115,8 @@ if fatal >= 0:
     print("saved")
 else:
     print("ready", flush=True)
-    for number in itertools.count():
-        write_atomically(pair(b"%d" % number * 50000))
+    while True:
+        write_atomically(pair(b"%d" % time.time_ns() * 5000))
 """
 
 
@@ -159,13 +159,13 @@ def test_a_process_killed_at_any_moment_of_many_saves_leaves_files_that_belong_t
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        time.sleep(draw.uniform(0, 0.02))
+        time.sleep(draw.uniform(0, 0.05))
         process.kill()
         process.wait(timeout=30)
         process.stdout.close()
         (content,) = contents(tmp_path)
         kept.add(content)
-    assert len(kept) > 1
+    assert len(kept) > 10
 
 
 def test_a_save_after_one_that_was_cut_short_is_the_one_that_counts(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,10 +90,17 @@ def finish_saving(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
-        for destination, temporary in moves.items():
-            with suppress(FileNotFoundError):  # moved already
-                os.replace(path.parent / temporary, path.parent / destination)
-        journal.unlink(missing_ok=True)
+        with ExitStack() as replaced:
+            if os.name == "posix":
+                # A file system that frees a replaced file at once takes milliseconds; while it is open, microseconds.
+                # So short is the time in which somebody who reads without recipes could meet a mix.
+                for destination in moves:
+                    with suppress(OSError):  # it is not there, or not ours to read
+                        replaced.enter_context(open(path.parent / destination, "rb"))
+            for destination, temporary in moves.items():
+                with suppress(FileNotFoundError):  # moved already
+                    os.replace(path.parent / temporary, path.parent / destination)
+            journal.unlink(missing_ok=True)
     except OSError as error:
         raise SaveError(
             f"Saving {path} was cut short, and its new files cannot be moved into place ({error.strerror or error}). "
