@@ -92,6 +92,28 @@ def slow(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def properties(session: nox.Session) -> None:
+    """The properties of the merge over ten thousand cases each, instead of some hundred."""
+    python = full_environment(session)
+    command = (python, "-m", "pytest", "core/tests/test_merge_properties.py", *session.posargs)
+    session.run(*command, env={"RECIPES_HYPOTHESIS_PROFILE": "thorough"}, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def corpus(session: nox.Session) -> None:
+    """Small modules of every common layer, at six data types, with every recipe of the targets: an hour and more."""
+    python = full_environment(session)
+    session.run(python, "tests/corpus/run.py", "--write", "docs/corpus.md", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def quality(session: nox.Session) -> None:
+    """Signal to quantization noise of real models with every recipe that quantizes: half an hour and more."""
+    python = full_environment(session)
+    session.run(python, "tests/quality/run.py", "--write", "docs/quantization.md", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """A sentence model with trained weights to an iPhone and to this host; runs the host's file."""
     python = full_environment(session)

@@ -30,7 +30,43 @@ def _words(policy: Policy) -> str:
     return policy.name.lower().replace("_", " ")
 
 
-GENERATED: dict[str, dict[str, Callable[[], str]]] = {"merge.md": {"policies": policy_table}}
+def options_table() -> str:
+    """The options of every recipe type of the plugins that live beside core, as Markdown tables."""
+    from recipes_coreml.plugin import recipes_register_providers as coreml_providers
+    from recipes_xnnpack.plugin import recipes_register_providers as xnnpack_providers
+
+    providers = [*coreml_providers(), *xnnpack_providers()]
+    lines = ["| recipes | option | value | default | what it does |", "|---|---|---|---|---|"]
+    for provider in providers:
+        recipe_types = provider.get_supported_recipes()
+        declared: dict[str, list[str]] = {}
+        for recipe_type in recipe_types:
+            for option in provider.describe(recipe_type).options:
+                default = (
+                    "required" if option.required else "unset" if option.default is None else f"`{option.default}`"
+                )
+                row = f"`{option.name}` | {option.expects} | {default} | {option.help} |"
+                declared.setdefault(row, []).append(f"`{recipe_type.id}`")
+        for row, ids in declared.items():
+            whose = f"all of `{provider.backend_name}`" if len(ids) == len(recipe_types) else ", ".join(ids)
+            lines.append(f"| {whose} | {row}")
+    return "\n".join(lines)
+
+
+def features_table() -> str:
+    """The lowest system of each Core ML feature, with where that is written."""
+    from recipes_coreml import features
+
+    found = [value for value in vars(features).values() if isinstance(value, features.Feature)]
+    lines = ["| feature | needs | source |", "|---|---|---|"]
+    lines += [f"| {feature.what} | {feature.needs} | <{feature.source}> |" for feature in found]
+    return "\n".join(lines)
+
+
+GENERATED: dict[str, dict[str, Callable[[], str]]] = {
+    "merge.md": {"policies": policy_table},
+    "options.md": {"options": options_table, "features": features_table},
+}
 """For each page: its generated parts by name."""
 
 

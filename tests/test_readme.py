@@ -32,6 +32,21 @@ def test_the_python_in_the_readme_runs_and_makes_a_file(tmp_path: Path, monkeypa
     assert namespace["output"].shape == (1, 10)
 
 
+def test_the_python_in_the_page_on_options_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    for block in blocks("docs/options.md", "python"):
+        exec(compile(block, "docs/options.md", "exec"), namespace)
+    said = capsys.readouterr().out
+    assert "iOS17" in said
+    assert "must be a whole number, at least 32, a multiple of 32; got -5" in said
+
+
+def test_the_command_in_the_page_on_options_runs() -> None:
+    (command,) = blocks("docs/options.md", "console")
+    ran = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True, check=True)
+    assert "CPU_AND_NE" in ran.stdout
+
+
 def test_the_listing_in_the_readme_of_core_runs(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(blocks("core/README.md", "python")[0], "core/README.md", "exec"), {})
     assert "ios-arm64-coreml-fp16 ready" in capsys.readouterr().out

@@ -33,6 +33,7 @@ LAYERS = (
     {"inspection", "verification"},
     {"session"},
     {"cli", "testing"},
+    {"__main__"},
 )
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 
