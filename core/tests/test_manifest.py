@@ -68,7 +68,7 @@ def test_a_manifest_tells_what_an_app_needs(tmp_path: Path) -> None:
     x, times = method["inputs"]
     assert (x["name"], x["dtype"], x["shape"]) == ("x", "float32", [2, 4])
     assert [(d["dim"], d["min"], d["max"]) for d in x["dynamic"]] == [(0, 1, 8)]
-    assert (times["name"], times["kind"]) == ("times", "int")
+    assert (times["name"], times["kind"], times["value"]) == ("times", "int", 3)
     assert [(d["dim"], d["min"], d["max"]) for d in method["outputs"][0]["dynamic"]] == [(0, 1, 8)]
     assert {"recipes-core", "executorch", "torch", "torchao"} <= set(manifest["versions"])
     assert manifest["recipe"]["name"] == "delegated"

@@ -30,16 +30,18 @@ class Value:
         dtype: A tensor's data type: `float32`; empty for other values.
         shape: A tensor's sizes; the largest that memory is planned for where they are dynamic.
         dynamic: Whether sizes may be smaller when the program runs.
+        value: What another value is in the program. An input must be that, for the program was made for it.
     """
 
     kind: str
     dtype: str = ""
     shape: tuple[int, ...] = ()
     dynamic: bool = False
+    value: int | float | bool | str | None = None
 
     def __str__(self) -> str:
         if self.kind != "tensor":
-            return self.kind
+            return self.kind if self.value is None else f"{self.kind} {self.value!r}"
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]" + (" at most" if self.dynamic else "")
 
 
@@ -244,5 +246,6 @@ def _values(plan: Any, indices: Sequence[int]) -> tuple[Value, ...]:
             dynamic = value.shape_dynamism != TensorShapeDynamism.STATIC
             found.append(Value("tensor", dtype, tuple(value.sizes), dynamic))
         else:
-            found.append(Value(type(value).__name__.lower()))
+            kind = type(value).__name__.lower()
+            found.append(Value(kind, value=getattr(value, f"{kind}_val", None)))
     return tuple(found)

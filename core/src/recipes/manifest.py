@@ -203,7 +203,8 @@ def _described(name: str, value: Any, program: ExportedProgram) -> dict[str, Any
     if not isinstance(value, torch.Tensor):
         number = {torch.SymInt: "int", torch.SymFloat: "float", torch.SymBool: "bool", type(None): "null"}
         kind = number.get(type(value), type(value).__name__)
-        return {"name": name, "kind": kind, "dtype": "", "shape": [], "dynamic": []}
+        plain = value if isinstance(value, bool | int | float | str) else None
+        return {"name": name, "kind": kind, "dtype": "", "shape": [], "dynamic": [], "value": plain}
     dynamic: list[dict[str, Any]] = []
     for dim, length in enumerate(value.shape):
         if isinstance(length, torch.SymInt):

@@ -478,7 +478,7 @@ def _resized(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return tensor
 
 
-_NUMBERS: dict[str, Any] = {"int": 1, "bool": True, "double": 1.0, "null": None}
+_PLAIN = ("int", "bool", "double", "string", "null")
 
 
 def _made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result: Verification) -> list[Sample]:
@@ -486,7 +486,7 @@ def _made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, resul
 
     Ends are taken of all dynamic sizes together; which of them belong together is not known here.
     """
-    odd = sorted({value.kind for value in method.inputs if value.kind != "tensor" and value.kind not in _NUMBERS})
+    odd = sorted({value.kind for value in method.inputs if value.kind != "tensor" and value.kind not in _PLAIN})
     if odd:
         result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be made up for it; give inputs.")
         return []
@@ -494,7 +494,7 @@ def _made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, resul
 
     def make(shape_of: Callable[[int, Value], Sequence[int]]) -> tuple[Any, ...]:
         return tuple(
-            _noise(value.dtype, shape_of(index, value), generator) if value.kind == "tensor" else _NUMBERS[value.kind]
+            _noise(value.dtype, shape_of(index, value), generator) if value.kind == "tensor" else value.value
             for index, value in enumerate(method.inputs)
         )
 
