@@ -586,6 +586,7 @@ def package(quantized: torch.fx.GraphModule, inputs: Tensors, folder: Path) -> d
     )
     lowered = [m for m in edge.exported_program().graph_module.modules() if isinstance(m, LoweredBackendModule)]
     assert len(lowered) == 1
+    folder.mkdir()
     executorchcoreml.unflatten_directory_contents(lowered[0].processed_bytes, str(folder))
     return {str(path.relative_to(folder)): without_identifiers(path) for path in folder.rglob("*") if path.is_file()}
 
@@ -605,7 +606,7 @@ def without_identifiers(path: Path) -> Any:
 @pytest.mark.parametrize("name", ["int8", "weight-only"])
 def test_the_core_ml_package_is_the_one_from_executorchs_quantizer(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, inputs = mobilenet()
+    model, inputs = resnet()
     ours, theirs = assert_quantized_alike(capture(model, inputs), CONFIGS[name], strict_trace, inputs)
     expected = package(theirs, inputs, tmp_path / "theirs")
     assert any(path.endswith("weight.bin") for path in expected)
