@@ -17,7 +17,15 @@ from executorch.exir.passes.propagate_device_config import PropagateDeviceConfig
 from executorch.exir.passes.sym_shape_eval_pass import HintBasedSymShapeEvalPass
 from executorch.export import LoweringRecipe, StageType
 
-from recipes import ExportRecipe, OptionError, RecipeConflictError, export, get_recipe, get_target_recipe
+from recipes import (
+    ExportRecipe,
+    OptionError,
+    RecipeConflictError,
+    RecipesWarning,
+    export,
+    get_recipe,
+    get_target_recipe,
+)
 from recipes_coreml import CoreMLRecipeType
 from recipes_xnnpack import XNNPackRecipeType
 
@@ -236,3 +244,21 @@ def test_executorchs_export_takes_a_merged_recipe() -> None:
     session = executorch.export.export(model, [(x,)], merged)
     torch.testing.assert_close(session.run_method("forward", (x,))[0], model(x), atol=1e-5, rtol=1e-4)
     assert any(isinstance(p, XnnpackPartitioner) for p in merged.lowering_recipe.partitioners)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "coreml:torchao_int4_weight_only_per_group",
+        "coreml:torchao_int8_weight_only_per_group",
+        "xnnpack:torchao_int8_dynamic_act_int4_weight_per_tensor",
+    ],
+)
+def test_a_layer_whose_size_a_group_does_not_divide_stays_in_float_and_is_named_in_the_report(recipe: str) -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.Linear(64, 20), torch.nn.Linear(20, 16)).eval(), torch.rand(1, 64)
+    with pytest.warns(RecipesWarning, match="Layer '1' is left in float: its 20 input features"):
+        session = export(model, recipe, x)
+    assert any("Layer '1' is left in float" in finding.message for finding in session.findings)
+    assert "Layer '1' is left in float" in " ".join(str(session.report()).split())
+    torch.testing.assert_close(session.get_exported_program().module()(x), model(x), atol=0.2, rtol=0.2)

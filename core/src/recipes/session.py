@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,13 +51,16 @@ Progress = Callable[[StageProgress], None]
 
 
 class _WatchedStage(Stage):
-    """A stage that tells its progress, and whose failure says at which stage it was."""
+    """A stage that tells its progress, whose failure says at which stage it was, and whose warnings are kept."""
 
-    def __init__(self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress) -> None:
+    def __init__(
+        self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress, findings: list[Finding]
+    ) -> None:
         super().__init__()
         self._stage = stage
         self._explain = explain
         self._progress = progress
+        self._findings = findings
 
     @property
     def stage_type(self) -> StageType:
@@ -82,13 +85,28 @@ class _WatchedStage(Stage):
         self._progress(StageProgress(name, "started"))
         start = time.perf_counter()
         try:
-            self._stage.run(artifact)
+            with self._keep_warnings(name):
+                self._stage.run(artifact)
         except BaseException as error:
             self._progress(StageProgress(name, "failed", time.perf_counter() - start))
             if isinstance(error, RecipesError) or not isinstance(error, Exception):
                 raise
             raise ExportError(self._explain(name, error), name) from error
         self._progress(StageProgress(name, "finished", time.perf_counter() - start))
+
+    @contextmanager
+    def _keep_warnings(self, name: str) -> Iterator[None]:
+        """Make findings of the warnings that plugins give while a stage runs, such as a layer left in float."""
+        caught: list[warnings.WarningMessage] = []
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.filterwarnings("always", category=RecipesWarning)
+                yield
+        finally:
+            for warning in caught:
+                if issubclass(warning.category, RecipesWarning):
+                    self._findings.append(Finding("warning", "while-exporting", name, str(warning.message)))
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 # ExecuTorch marks its class as experimental, which warns everybody who derives from it.
@@ -176,7 +194,7 @@ with warnings.catch_warnings():
                 stage_type: Which stage it is.
                 stage: What to run there.
             """
-            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._on_progress))
+            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._on_progress, self.findings))
 
         def _on_progress(self, event: StageProgress) -> None:
             if event.state == "finished":
