@@ -218,6 +218,7 @@ class Layers(torch.nn.Module):
         self.convolution = torch.nn.Conv2d(3, 4, 3, padding=1)
         self.norm = torch.nn.BatchNorm2d(4)
         self.second = torch.nn.Conv2d(4, 4, 1, bias=False)
+        self.third = torch.nn.Conv2d(4, 4, 1)
         self.pool = torch.nn.MaxPool2d(2)
         self.mean = torch.nn.AdaptiveAvgPool2d(2)
         self.flatten = torch.nn.Flatten()
@@ -231,6 +232,8 @@ class Layers(torch.nn.Module):
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
         features = torch.relu_(self.norm(self.convolution(image)))
         features = torch.nn.functional.hardtanh(features + self.second(features))
+        # Two patterns of one annotator: the one found second takes its input's spec from the one found first.
+        features = torch.nn.functional.gelu(self.third(torch.relu(self.second(features))))
         pooled = self.mean(self.pool(features))
         flat = self.flatten(pooled)
         scores = torch.nn.functional.gelu(self.linear(flat))
