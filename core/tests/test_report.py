@@ -15,7 +15,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuantizer, get_symmetric_quantization_config
 from executorch.backends.xnnpack.utils.configs import get_xnnpack_edge_compile_config
 from executorch.exir import ExecutorchBackendConfig
-from executorch.export import LoweringRecipe, QuantizationRecipe
+from executorch.export import LoweringRecipe, QuantizationRecipe, StageType
 
 from recipes import ArgumentError, ExportError, ExportRecipe, ExportSession, RecipesWarning, export
 from recipes.delegation import delegation
@@ -178,6 +178,12 @@ def test_the_required_share_is_a_bound() -> None:
     export(Mixed().eval(), delegating(), torch.rand(2, 8), require_delegation=0.25)
     with pytest.raises(ExportError):
         export(Mixed().eval(), delegating(), torch.rand(2, 8), require_delegation=0.2501)
+
+
+def test_a_required_share_that_cannot_be_checked_is_an_error() -> None:
+    stages = [StageType.SOURCE_TRANSFORM, StageType.QUANTIZE, StageType.TORCH_EXPORT]
+    with pytest.raises(ExportError, match="end before anything is delegated"):
+        export(Sums(1).eval(), PORTABLE.derive(pipeline_stages=stages), torch.rand(2, 8), require_delegation=0.5)
 
 
 @pytest.mark.parametrize("share", [90, 1.01, -0.1, True, "0.9", float("nan")])

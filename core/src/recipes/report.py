@@ -312,8 +312,14 @@ def require(made: Artifacts, share: float) -> None:
         share: Of each method's work, 0 to 1.
 
     Raises:
-        ExportError: Names each method with less, its share, and its biggest operators that are not delegated.
+        ExportError: Names each method with less, its share, and its biggest operators that are not delegated; or
+            nothing was lowered.
     """
+    if made.lowered is None:
+        raise ExportError(
+            f"require_delegation={share:g} cannot be checked: the stages of the recipe {made.recipe.name!r} end before "
+            "anything is delegated. Leave it out."
+        )
     low = [method for method in made.methods if method.delegated < share]
     if low:
         lines = [
