@@ -134,3 +134,13 @@ def test_projections_inside_attention_are_left_alone_without_a_warning() -> None
     assert not config.filter_fn(attention.out_proj, "out_proj")
     assert not config.filter_fn(torch.nn.Conv2d(3, 3, 3), "conv")
     assert config.filter_fn(torch.nn.Linear(64, 3), "fc")
+
+
+def test_a_padding_before_a_dynamically_quantized_convolution_runs_where_executorchs_fails() -> None:
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(torch.nn.ZeroPad2d(1), torch.nn.Conv2d(3, 8, 3)).eval(), torch.rand(1, 3, 12, 12)
+    ours = export(model, [(x,)], XNNPackProvider().create_recipe(Type.PT2E_INT8_DYNAMIC_PER_CHANNEL))
+    torch.testing.assert_close(run(ours.get_pte_buffer(), x), model(x), atol=0.02, rtol=0.02)
+    theirs = export(model, [(x,)], ExportRecipe.get_recipe(ExecuTorchRecipeType.PT2E_INT8_DYNAMIC_PER_CHANNEL))
+    with pytest.raises(RuntimeError, match="failed with error 0x1"):
+        run(theirs.get_pte_buffer(), x)

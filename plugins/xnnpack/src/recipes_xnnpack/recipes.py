@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS, ConstantPadConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
@@ -39,11 +40,19 @@ def build(recipe_type: Type, options: Mapping[str, Any]) -> ExportRecipe:
         lowering_recipe=LoweringRecipe(
             # Whatever the recipe, the partitioner takes nodes of every precision: what a quantizer
             # left in float still runs on XNNPACK.
-            partitioners=[XnnpackPartitioner()],
+            partitioners=[_partitioner(recipe_type)],
             edge_compile_config=get_xnnpack_edge_compile_config(),
         ),
         executorch_backend_config=get_xnnpack_executorch_backend_config(),
     )
+
+
+def _partitioner(recipe_type: Type) -> XnnpackPartitioner:
+    if recipe_type is not Type.PT2E_INT8_DYNAMIC_PER_CHANNEL:
+        return XnnpackPartitioner()
+    # A convolution with dynamic activations behind a padding in the same delegate fails when it is executed (0x1,
+    # "Propagating input shapes failed"), so paddings are left to ExecuTorch's kernel there.
+    return XnnpackPartitioner(configs=[config for config in ALL_PARTITIONER_CONFIGS if config is not ConstantPadConfig])
 
 
 def _quantization(recipe_type: Type, options: Mapping[str, Any]) -> QuantizationRecipe | None:
