@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import subprocess
@@ -41,6 +42,29 @@ def test_the_python_in_the_page_on_options_runs(capsys: pytest.CaptureFixture[st
     assert "must be a whole number, at least 32, a multiple of 32; got -5" in said
 
 
+def test_the_python_in_the_page_on_checks_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    for block in blocks("docs/checks.md", "python"):
+        exec(compile(block, "docs/checks.md", "exec"), namespace)
+    assert "error: 1: this Dropout is in training mode" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.pte", "model.pte.json"]
+
+
+def test_every_code_of_a_finding_is_on_the_page_on_checks() -> None:
+    page = (ROOT / "docs" / "checks.md").read_text()
+    sources = [*(ROOT / "core/src").rglob("*.py"), *(ROOT / "plugins").glob("*/src/*/*.py")]
+    found = set()
+    for path in sources:
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                found |= {n.value for n in ast.walk(call.args[1]) if isinstance(n, ast.Constant)}
+    assert len(found) > 10
+    assert {code for code in found if f"| `{code}` |" not in page} == set()
+
+
 def test_the_command_in_the_page_on_options_runs() -> None:
     (command,) = blocks("docs/options.md", "console")
     ran = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True, check=True)
@@ -74,7 +98,7 @@ def test_the_commands_for_a_fresh_machine_are_two_and_name_sessions_that_exist()
 
 
 def test_links_in_the_readmes_lead_somewhere() -> None:
-    for readme in (ROOT / "README.md", ROOT / "core" / "README.md"):
+    for readme in (ROOT / "README.md", ROOT / "core" / "README.md", *(ROOT / "docs").glob("*.md")):
         for link in re.findall(r"\]\((?!https?://)([^)#]+)", readme.read_text()):
             assert (readme.parent / link).exists(), f"{readme.name}: {link}"
 

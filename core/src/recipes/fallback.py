@@ -380,7 +380,8 @@ def overload_of(node: Node) -> Callable[..., Any] | None:
     if node.op != "call_function":
         return None
     target = MemoryFormatOpsMap.get(node.target, node.target)
-    target = getattr(target, "_op", target)
+    if not isinstance(target, torch._ops.OpOverload):
+        target = getattr(target, "_op", None)  # an edge operator holds the one that it stands for
     return target if isinstance(target, torch._ops.OpOverload) else None
 
 
