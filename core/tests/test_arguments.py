@@ -109,6 +109,10 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "too few shapes": ((Two(), RECIPE, (X, Y)), {"dynamic_shapes": ({0: "b"},)}, "1 entries.*fill 2 arguments: x"),
     "shapes of another type": ((One(), RECIPE, X), {"dynamic_shapes": 3}, "dynamic_shapes is a int"),
     "shapes for a program": ((PROGRAM, RECIPE, None), {"dynamic_shapes": ({0: "b"},)}, "keeps the shapes"),
+    "shapes for a dimension that is not there": (
+        (One(), RECIPE, X), {"dynamic_shapes": {"x": {7: torch.export.Dim("b", max=8)}}}, "dimension 7 of 'x'"),
+    "shapes without an end": (
+        (One(), RECIPE, X), {"dynamic_shapes": {"x": {0: torch.export.Dim("b")}}}, "dimension 0 of 'x'.* upper bound"),
     "calibration without quantizers": ((One(), RECIPE, X), {"calibration_inputs": [(X,)]}, "does not calibrate"),
 }  # fmt: skip
 

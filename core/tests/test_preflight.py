@@ -123,6 +123,10 @@ def test_buffers_start_on_the_device_from_what_they_are_in_the_model(start: floa
         torch.testing.assert_close(method.execute([x])[0], start + times * x)
 
 
+def test_a_model_without_values_is_refused() -> None:
+    assert codes(N.Linear(4, 4, device="meta"), X) == [("error", "not-on-cpu", "weight")]
+
+
 def test_a_weight_that_is_not_finite_is_named() -> None:
     model = N.Sequential(N.Linear(4, 4), N.Linear(4, 4))
     with torch.no_grad():

@@ -129,6 +129,21 @@ def test_dynamic_shapes_hold_in_every_stage(recipe: ExportRecipe, strict: bool) 
         torch.testing.assert_close(run(session.get_pte_buffer(), x)[0], model(x), atol=tolerance, rtol=tolerance)
 
 
+def test_a_dynamic_size_that_torch_finds_endless_is_refused_before_lowering() -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    with pytest.raises(ArgumentError, match="dimension 0 of 'x' in method 'forward' has no upper bound"):
+        export(Small().eval(), PORTABLE, torch.rand(2, 4), dynamic_shapes=shapes)
+    bounded = ({0: torch.export.Dim.DYNAMIC(max=16)},)
+    assert export(Small().eval(), PORTABLE, torch.rand(2, 4), dynamic_shapes=bounded).get_pte_buffer()
+
+
+def test_constant_methods_do_not_take_the_place_of_a_method() -> None:
+    with pytest.raises(ArgumentError, match="constant_methods names 'forward'"):
+        export(Small().eval(), PORTABLE, torch.rand(2, 4), constant_methods={"forward": 3})
+    with pytest.raises(ArgumentError, match="constant_methods is a list"):
+        export(Small().eval(), PORTABLE, torch.rand(2, 4), constant_methods=[3])
+
+
 def test_strict_false_holds_in_every_stage() -> None:
     class Reads(torch.nn.Module):
         def __init__(self) -> None:

@@ -13,6 +13,7 @@ import executorch.export
 import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
+from torch.utils._sympy.numbers import int_oo
 
 from recipes.errors import ArgumentError, did_you_mean
 from recipes.export_recipe import ExportRecipe
@@ -62,8 +63,28 @@ def check(
         for index, sample in enumerate(samples.get(method, ())):
             _bind(method, module, sample, f"example_inputs[{index}]")
     shapes = _dynamic_shapes(dynamic_shapes, models, kind, samples)
+    _check_shapes(shapes, models, samples)
     calibration = _calibration_inputs(calibration_inputs, models, kind, made)
     return Request(models, kind, made, samples, shapes, calibration)
+
+
+def check_constant_methods(constant_methods: Any, models: Mapping[str, Any]) -> None:
+    """Refuse constant methods that are no dict, or that are called like a method of the model.
+
+    Raises:
+        ArgumentError: They are.
+    """
+    if constant_methods is None:
+        return
+    if not isinstance(constant_methods, dict):
+        raise ArgumentError(
+            f"constant_methods is a {type(constant_methods).__name__}; it must be a dict by method name."
+        )
+    for name in constant_methods:
+        if name in models:
+            raise ArgumentError(
+                f"constant_methods names {name!r}, which is a method of the model; choose another name."
+            )
 
 
 def resolve_recipe(recipe: Any) -> ExportRecipe:
@@ -261,6 +282,15 @@ def _dynamic_shapes(
     return {method: _method_shapes(dynamic_shapes, method, parameters[method])}
 
 
+def _check_shapes(shapes: Mapping[str, Any], models: Mapping[str, Any], samples: Mapping[str, list[Sample]]) -> None:
+    for method, specs in shapes.items():
+        signature = _signature(models[method])
+        if isinstance(specs, tuple) and signature is not None:
+            filled = signature.bind(*samples[method][0]).arguments
+            for (name, value), spec in zip(filled.items(), specs, strict=True):
+                _check_dimensions(method, name, spec, value)
+
+
 def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
     """One entry for each parameter, in order, as `torch.export` takes it for any name of theirs."""
     if isinstance(shapes, dict):
@@ -290,6 +320,32 @@ def calibrates(recipe: executorch.export.ExportRecipe) -> bool:
     """Whether a recipe measures ranges on samples, so that `calibration_inputs` are of use to it."""
     quantization = recipe.quantization_recipe
     return quantization is not None and bool(quantization.quantizers) and not quantization.is_qat
+
+
+def _check_dimensions(method: str, name: str, spec: Any, value: Any) -> None:
+    """Refuse a dynamic dimension that a tensor does not have, or that has no end."""
+    if isinstance(value, list | tuple) and isinstance(spec, list | tuple) and len(spec) == len(value):
+        for index, (inner, item) in enumerate(zip(spec, value, strict=True)):
+            _check_dimensions(method, f"{name}[{index}]", inner, item)
+    if not isinstance(value, torch.Tensor) or not isinstance(spec, dict | list | tuple):
+        return
+    dimensions = dict(spec) if isinstance(spec, dict) else dict(enumerate(spec))
+    for axis, dimension in dimensions.items():
+        if not isinstance(axis, int) or not -value.dim() <= axis < value.dim():
+            raise ArgumentError(
+                f"dynamic_shapes gives dimension {axis!r} of {name!r} in method {method!r}, which has "
+                f"{value.dim()} dimensions: 0 to {value.dim() - 1}."
+            )
+        if getattr(dimension, "max", 0) == int_oo:
+            raise ArgumentError(unbounded(f"dimension {axis} of {name!r} in method {method!r}"))
+
+
+def unbounded(what: str) -> str:
+    """What to say of a dynamic size that has no end."""
+    return (
+        f"The dynamic {what} has no upper bound, and ExecuTorch plans memory for the largest size: give one, such as "
+        "torch.export.Dim('batch', min=1, max=64)."
+    )
 
 
 def _calibration_inputs(

@@ -26,8 +26,10 @@ from executorch.export.stages import EdgeTransformAndLowerStage, PipelineArtifac
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._sympy.numbers import int_oo
 
-from recipes.errors import ExportError
+from recipes.arguments import unbounded
+from recipes.errors import ArgumentError, ExportError
 
 torch.library.define("recipes::withheld", "(Tensor[] inputs) -> Tensor")
 _WITHHELD = torch.ops.recipes.withheld.default
@@ -90,6 +92,8 @@ class LowerStage(EdgeTransformAndLowerStage):
             ExportError: With `strict`, or where a partitioner is told to take the whole model: names every op at once.
         """
         self.fallbacks = []
+        for method, program in artifact.data.items():
+            _check_bounds(method, program)
         asked, config = self._partitioners, self._compile_config
         self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config that it is given
         try:
@@ -127,6 +131,16 @@ class LowerStage(EdgeTransformAndLowerStage):
             lines = "\n".join(f"  {fallback.backend} cannot take {fallback}" for fallback in found)
             raise ExportError(f"Not everything can be delegated as asked:\n{lines}", "to_edge_transform_and_lower")
         self.fallbacks = found
+
+
+def _check_bounds(method: str, program: ExportedProgram) -> None:
+    """Refuse an input's dynamic size without an end: memory would be planned for the example's size alone."""
+    endless = {str(s) for s, limits in program.range_constraints.items() if limits.upper == int_oo}
+    for name in program.graph_signature.user_inputs:
+        value = next((n.meta.get("val") for n in program.graph.nodes if n.name == name), None)
+        for axis, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            if str(size) in endless:
+                raise ArgumentError(unbounded(f"dimension {axis} of {name!r} in method {method!r}"))
 
 
 class _Progress:

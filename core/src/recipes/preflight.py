@@ -47,6 +47,10 @@ def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRec
         if request.kind != "ExportedProgram" and not (allow_training_mode or trains):
             findings += _training_mode(model)
         samples = request.samples.get(method, [])
+        elsewhere = _elsewhere(model)
+        if elsewhere is not None:
+            findings.append(elsewhere)
+            continue
         gathered, problem = _gather(method, model, samples)
         facts.append(gathered)
         findings += [problem] if problem else []
@@ -91,6 +95,21 @@ def _training_mode(model: torch.nn.Module) -> Iterator[Finding]:
                 "the model does at inference.",
                 "Call model.eval() first, or give allow_training_mode=True.",
             )
+
+
+def _elsewhere(model: Any) -> Finding | None:
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    name, tensor = next(((n, t) for n, t in tensors.items() if t.device.type != "cpu"), ("", None))
+    if tensor is None:
+        return None
+    meta = tensor.device.type == "meta"
+    return Finding(
+        "error",
+        "not-on-cpu",
+        name,
+        f"this is on the device {tensor.device.type!r}, {'which holds no values' if meta else 'not on the CPU'}.",
+        "Load the weights first." if meta else "Call model.cpu() first.",
+    )
 
 
 def _gather(method: str, model: Any, samples: Sequence[tuple[Any, ...]]) -> tuple[ModelFacts, Finding | None]:

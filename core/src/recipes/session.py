@@ -17,7 +17,7 @@ import torch
 from executorch.export import LoweringRecipe, StageType
 from executorch.export.stages import PipelineArtifact, Stage
 
-from recipes.arguments import Request
+from recipes.arguments import Request, check_constant_methods
 from recipes.arguments import check as check_arguments
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
 from recipes.export_recipe import ExportRecipe
@@ -147,6 +147,7 @@ with warnings.catch_warnings():
         ) -> None:
             self._require_delegation = check_share(require_delegation)
             request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+            check_constant_methods(constant_methods, request.models)
             fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
             _tell(self.findings)
             models = {method: with_contiguous_weights(model) for method, model in request.models.items()}
