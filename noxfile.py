@@ -130,11 +130,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """Check that the generated reference is what the code says."""
-    if not (ROOT / "docs" / "generate.py").exists():
-        session.skip("there is no docs/generate.py")
+    """The pages as a site in build/docs, warnings as errors, when the generated reference is what the code says."""
     python = full_environment(session)
     session.run(python, "docs/generate.py", "--check", external=True)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", external=True)
+    session.run(python, "-m", "mkdocs", "build", "--strict", *session.posargs, external=True)
 
 
 @nox.session(default=False)

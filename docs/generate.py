@@ -5,52 +5,93 @@ A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import importlib
+import inspect
+import itertools
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from recipes.merge import FIELD_POLICIES
-from recipes.policies import Policy
+import click
+
+import recipes
+from recipes import errors, findings, hookspecs
+from recipes.cli.app import cli
+from recipes.policies import FIELD_POLICIES, Policy
+from recipes.provider import RecipeProvider
+from recipes.targets import TargetExtension, order_components
 
 DOCS = Path(__file__).parent
+PLUGINS = DOCS.parent / "plugins"
+LINE = 100
+"""Characters; a signature that is longer gets a line for each parameter."""
 
 
 def policy_table() -> str:
     """The policy of every field, as a Markdown table, and the rule that each policy stands for."""
-    lines = ["| policy | rule |", "|---|---|"]
-    lines += [f"| {_words(policy)} | {policy.value} |" for policy in Policy]
-    lines += ["", "| dataclass | field | policy |", "|---|---|---|"]
+    rules = table(("policy", "rule"), ((_words(policy), policy.value) for policy in Policy))
+    rows = []
     for key, policy in FIELD_POLICIES.items():
         owner, _, name = key.partition(".")
-        lines.append(f"| `{owner}` | `{name}` | {_words(policy)} |")
-    return "\n".join(lines)
+        rows.append((f"`{owner}`", f"`{name}`", _words(policy)))
+    return f"{rules}\n\n{table(('dataclass', 'field', 'policy'), rows)}"
 
 
 def _words(policy: Policy) -> str:
     return policy.name.lower().replace("_", " ")
 
 
-def options_table() -> str:
-    """The options of every recipe type of the plugins that live beside core, as Markdown tables."""
-    from recipes_coreml.plugin import recipes_register_providers as coreml_providers
-    from recipes_xnnpack.plugin import recipes_register_providers as xnnpack_providers
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    head = list(columns)
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows)])
 
-    providers = [*coreml_providers(), *xnnpack_providers()]
-    lines = ["| recipes | option | value | default | what it does |", "|---|---|---|---|---|"]
-    for provider in providers:
+
+@cache
+def plugin_modules() -> dict[str, ModuleType]:
+    """The plugins that live beside core, by name: what their entry points name, installed or not."""
+    found = {}
+    for folder in sorted(PLUGINS.iterdir()):
+        if (folder / "pyproject.toml").is_file():
+            sys.path.append(str(folder / "src"))
+            found[folder.name] = importlib.import_module(f"recipes_{folder.name}.plugin")
+    return found
+
+
+def providers() -> list[RecipeProvider]:
+    """Every provider of these plugins."""
+    return [
+        provider
+        for module in plugin_modules().values()
+        if hasattr(module, "recipes_register_providers")
+        for provider in module.recipes_register_providers()
+    ]
+
+
+def options_table() -> str:
+    """The options of every recipe type, one row for those that are equal."""
+    rows = []
+    for provider in providers():
         recipe_types = provider.get_supported_recipes()
-        declared: dict[str, list[str]] = {}
+        declared: dict[tuple[str, ...], list[str]] = {}
         for recipe_type in recipe_types:
             for option in provider.describe(recipe_type).options:
                 default = (
                     "required" if option.required else "unset" if option.default is None else f"`{option.default}`"
                 )
-                row = f"`{option.name}` | {option.expects} | {default} | {option.help} |"
+                row: tuple[str, ...] = (f"`{option.name}`", option.expects, default, option.help)
                 declared.setdefault(row, []).append(f"`{recipe_type.id}`")
         for row, ids in declared.items():
             whose = f"all of `{provider.backend_name}`" if len(ids) == len(recipe_types) else ", ".join(ids)
-            lines.append(f"| {whose} | {row}")
-    return "\n".join(lines)
+            rows.append((whose, *row))
+    return table(("recipes", "option", "value", "default", "what it does"), rows)
 
 
 def features_table() -> str:
@@ -58,14 +99,247 @@ def features_table() -> str:
     from recipes_coreml import features
 
     found = [value for value in vars(features).values() if isinstance(value, features.Feature)]
-    lines = ["| feature | needs | source |", "|---|---|---|"]
-    lines += [f"| {feature.what} | {feature.needs} | <{feature.source}> |" for feature in found]
-    return "\n".join(lines)
+    return table(("feature", "needs", "source"), ((f.what, f.needs, f"<{f.source}>") for f in found))
+
+
+def recipes_table() -> str:
+    """Every recipe type with what it does."""
+    rows = []
+    for provider in providers():
+        for recipe_type in provider.get_supported_recipes():
+            info = provider.describe(recipe_type)
+            calibrates = "yes" if info.needs_calibration else ""
+            member = f"`{type(recipe_type).__name__}.{recipe_type.name}`"
+            row = (f"`{recipe_type.id}`", member, info.summary, info.weights, info.activations, calibrates)
+            rows.append((*row, info.deployment_target, ", ".join(f"`{option.name}`" for option in info.options)))
+    columns = ("id", "member", "what it does", "weights", "activations", "calibration", "lowest system", "options")
+    return table(columns, rows)
+
+
+def targets_table() -> str:
+    """Every target of these plugins with its components in partitioning order, as if all of them were installed."""
+    declared = {
+        name: module.recipes_register_targets()
+        for name, module in plugin_modules().items()
+        if hasattr(module, "recipes_register_targets")
+    }
+    extensions = [
+        (name, item) for name, items in declared.items() for item in items if isinstance(item, TargetExtension)
+    ]
+    rows = {}
+    for plugin, items in declared.items():
+        for profile in items:
+            if isinstance(profile, TargetExtension):
+                continue
+            components = [
+                f"`{component.recipe}` ({component.role}{'' if component.required else ', optional'})"
+                for _, component in order_components(plugin, profile, extensions)
+            ]
+            default = "yes" if profile.default else ""
+            rows[profile.name] = (
+                f"`{profile.name}`",
+                ", ".join(components),
+                default,
+                f"`recipes-{plugin}`",
+                profile.summary,
+            )
+    columns = ("target", "components, in partitioning order", "default", "from", "what it is")
+    return table(columns, (rows[name] for name in sorted(rows)))
+
+
+_SECTION = re.compile(r"^(Args|Returns|Raises|Warns):\n((?:    .*\n?|\n)*)", re.MULTILINE)
+_ITEM = re.compile(r"^(\S[^:]*): ")
+
+
+def described(documented: Any, arguments: str = "Arguments") -> str:
+    """A docstring as Markdown.
+
+    Args:
+        documented: What has the docstring.
+        arguments: What to call its arguments.
+    """
+    text = inspect.getdoc(documented)
+    if not text:
+        raise SystemExit(f"{documented!r} has no docstring.")
+    prose, *_ = _SECTION.split(text, maxsplit=1)
+    parts = [prose.strip()]
+    for section, body in _SECTION.findall(text):
+        content = inspect.cleandoc(body)
+        title = arguments if section == "Args" else section
+        if section == "Returns":
+            parts.append(f"{title}: {' '.join(content.split())}")
+            continue
+        items = re.sub(r"\n\s+", " ", content).splitlines()
+        parts.append(f"{title}:\n\n" + "\n".join(_ITEM.sub(r"- `\1`: ", item) for item in items if item))
+    return "\n\n".join(parts)
+
+
+class _Annotation(str):
+    """An annotation that a signature shows as it stands in the source, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def signature(name: str, called: Callable[..., Any], skip: int = 0) -> str:
+    """A signature as an indented block of code.
+
+    Args:
+        name: What is called.
+        called: What to take the parameters of.
+        skip: How many of them to leave out at the start, such as `self`.
+    """
+    found = inspect.signature(called)
+    parameters = [_shown(parameter) for parameter in list(found.parameters.values())[skip:]]
+    result = "" if found.return_annotation in (found.empty, "None") else f" -> {found.return_annotation}"
+    line = f"{name}{inspect.Signature(parameters)}{result}"
+    if len(line) > LINE:
+        words = []
+        for parameter, before in zip(parameters, [None, *parameters], strict=False):
+            kinds = (before.kind if before else None, parameter.kind)
+            if kinds[1] is parameter.KEYWORD_ONLY and kinds[0] not in (
+                parameter.KEYWORD_ONLY,
+                parameter.VAR_POSITIONAL,
+            ):
+                words.append("*")
+            words.append(str(parameter))
+        line = f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){result}"
+    return "\n".join(f"    {part}" for part in line.splitlines())
+
+
+def _shown(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A parameter whose annotation is shown as in the source; the others' would differ between versions of Python."""
+    known = isinstance(parameter.annotation, str)
+    return parameter.replace(annotation=_Annotation(parameter.annotation) if known else parameter.empty)
+
+
+def entry(name: str, value: Any) -> str:
+    """What there is to say of one public name: its signature, its docstring, and its members."""
+    if not value.__module__.startswith("recipes"):
+        return f"### `{name}`\n\nExecuTorch's own: `{value.__module__}.{name}`, so that one import line serves."
+    if not isinstance(value, type):
+        return "\n\n".join([f"### `{name}`", signature(name, value), described(value)])
+    ours = not issubclass(value, enum.Enum) and "__init__" in vars(value)
+    parts = [f"### `{name}`"]
+    if ours and all(isinstance(p.annotation, str) for p in inspect.signature(value).parameters.values()):
+        parts.append(signature(name, value))
+    parts.append(described(value, "Fields" if dataclasses.is_dataclass(value) else "Arguments"))
+    parts += [f"**`{name}.{member}`**{rest}" for member, rest in _members(value)]
+    return "\n\n".join(parts)
+
+
+def _members(owner: type) -> Iterator[tuple[str, str]]:
+    """The public methods and properties that a class defines, each with the rest of its entry."""
+    for name, member in vars(owner).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            yield name, f": {described(member)}"
+            continue
+        called = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        if inspect.isfunction(called):
+            skip = 0 if isinstance(member, staticmethod) else 1
+            yield name, f"\n\n{signature(name, called, skip)}\n\n{described(called)}"
+
+
+def _public() -> dict[str, Any]:
+    return {name: getattr(recipes, name) for name in recipes.__all__}
+
+
+def _is_error(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, errors.RecipesError | errors.RecipesWarning)
+
+
+def functions() -> str:
+    """Every public function."""
+    return "\n\n".join(entry(name, value) for name, value in _public().items() if inspect.isfunction(value))
+
+
+# What a plugin declares with; it has a page of its own.
+_FOR_PLUGINS = (
+    "RecipeProvider",
+    "RecipeType",
+    "RecipeInfo",
+    "Option",
+    "OptionValue",
+    "Availability",
+    "TargetProfile",
+    "TargetExtension",
+    "Component",
+    "ModelFacts",
+    "Finding",
+)
+
+
+def classes() -> str:
+    """Every public class but the errors and what plugins declare with."""
+    found = {n: v for n, v in _public().items() if isinstance(v, type) and not _is_error(v) and n not in _FOR_PLUGINS}
+    return "\n\n".join(entry(name, value) for name, value in found.items())
+
+
+def plugin_classes() -> str:
+    """What a plugin declares with."""
+    return "\n\n".join(entry(name, getattr(recipes, name)) for name in _FOR_PLUGINS)
+
+
+def hooks() -> str:
+    """Every hook with its arguments and what it returns."""
+    found = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("recipes_")}
+    return "\n\n".join(f"### `{name}`\n\n{signature(name, hook)}\n\n{described(hook)}" for name, hook in found.items())
+
+
+def error_classes() -> str:
+    """Every error and warning, with what it derives from."""
+    found = {value for module in (errors, findings) for value in vars(module).values() if _is_error(value)}
+    found |= {value for value in _public().values() if _is_error(value)}
+    parts = []
+    for value in sorted(found, key=lambda value: value.__name__):
+        bases = ", ".join(f"`{base.__name__}`" for base in value.__bases__)
+        parts.append(f"### `{value.__name__}`\n\n{described(value)}\n\nDerives from {bases}.")
+    return "\n\n".join(parts)
+
+
+def commands() -> str:
+    """Every command with its help, its arguments and its options."""
+    return "\n\n".join(_command(words, command) for words, command in _walk("recipes", cli))
+
+
+def _walk(words: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield words, command
+    for name, child in sorted(command.commands.items() if isinstance(command, click.Group) else ()):
+        yield from _walk(f"{words} {name}", child)
+
+
+def _command(words: str, command: click.Command) -> str:
+    arguments = "".join(f" {p.name.upper()}" for p in command.params if isinstance(p, click.Argument) and p.name)
+    parts = [f"## `{words}{arguments}`"]
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b"):  # click keeps the lines of such a paragraph
+            for is_code, lines in itertools.groupby(paragraph.splitlines()[1:], lambda line: line.startswith("  ")):
+                parts.append("\n".join(f"    {line.strip()}" if is_code else line for line in lines))
+        else:
+            parts.append(paragraph)
+    options = [_option(option) for option in command.params if isinstance(option, click.Option)]
+    parts.append(table(("option", "what it does"), options))
+    return "\n\n".join(parts)
+
+
+def _option(option: click.Option) -> tuple[str, str]:
+    value = "" if option.is_flag else f" {option.metavar or option.type.name.upper()}"
+    names = ", ".join(f"`{name}{value}`" for name in [*option.opts, *option.secondary_opts])
+    required = " Required." if option.required else ""
+    return names, f"{option.help or ''}{required}"
 
 
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "merge.md": {"policies": policy_table},
     "options.md": {"options": options_table, "features": features_table},
+    "reference/api.md": {"functions": functions, "classes": classes},
+    "reference/commands.md": {"commands": commands},
+    "reference/errors.md": {"errors": error_classes},
+    "reference/hooks.md": {"hooks": hooks, "classes": plugin_classes},
+    "reference/recipes.md": {"recipes": recipes_table},
+    "reference/targets.md": {"targets": targets_table},
 }
 """For each page: its generated parts by name."""
 
