@@ -148,6 +148,11 @@ def test_a_data_type_that_cannot_be_quantized_is_refused(dtype: torch.dtype) -> 
     assert codes(model, samples) == []
 
 
+def test_a_buffer_that_is_replaced_cannot_be_quantized_around() -> None:
+    found = codes(Counting(), [(torch.rand(2, 4),), (torch.rand(2, 4),)], int8())
+    assert found == [("error", "buffer-replaced", "swapped")]
+
+
 @pytest.mark.parametrize(
     ("samples", "calibration", "expected"),
     [

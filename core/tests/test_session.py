@@ -214,6 +214,27 @@ def test_quantizing_leaves_the_callers_model_and_its_modes_alone() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def test_calibration_moves_neither_the_callers_buffers_nor_those_that_the_file_starts_from() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(8, 4)
+            self.register_buffer("total", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.total.add_(1)
+            return self.linear(x) + self.total
+
+    model, samples = Counter().eval(), [(torch.rand(2, 8),) for _ in range(5)]
+    expected = [model.linear(samples[0][0]) + 1 + times for times in (1, 2)]
+    session = export(model, int8(), samples)
+    assert torch.equal(model.total, torch.ones(4))
+    program = Runtime.get().load_program(session.get_pte_buffer())
+    method = program.load_method("forward")
+    for value in expected:
+        torch.testing.assert_close(method.execute(list(samples[0]))[0].clone(), value, atol=0.1, rtol=0)
+
+
 def test_exporting_leaves_the_recipe_as_it_was() -> None:
     recipe = ExportRecipe(name="mine", lowering_recipe=LoweringRecipe(edge_compile_config=EdgeCompileConfig()))
     recipe.lowering_recipe.partitioners = [XnnpackPartitioner()]

@@ -20,6 +20,7 @@ class ModelFacts:
         inputs: The tensors among the example inputs, by the argument's name (`x`, `states[0]`).
         weights: Its parameters and buffers, by qualified name.
         updated_buffers: The buffers that it writes to, with the values that they start from.
+        replaced_buffers: Those of them that it gives another tensor (`self.total = ...`) instead of writing in place.
     """
 
     method: str
@@ -27,3 +28,4 @@ class ModelFacts:
     inputs: Mapping[str, torch.Tensor]
     weights: Mapping[str, torch.Tensor]
     updated_buffers: Mapping[str, torch.Tensor]
+    replaced_buffers: frozenset[str] = frozenset()

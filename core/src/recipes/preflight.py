@@ -119,8 +119,8 @@ def _gather(method: str, model: Any, samples: Sequence[tuple[Any, ...]]) -> tupl
         updated = {name: weights[name] for name in model.graph_signature.buffers_to_mutate.values() if name in weights}
         return ModelFacts(method, model, inputs, weights, updated), None
     weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    updated, problem = _run(method, model, samples[0])
-    return ModelFacts(method, model, inputs, weights, updated), problem
+    updated, replaced, problem = _run(method, model, samples[0])
+    return ModelFacts(method, model, inputs, weights, updated, frozenset(replaced)), problem
 
 
 def _named_tensors(model: Any, sample: tuple[Any, ...]) -> dict[str, torch.Tensor]:
@@ -138,8 +138,8 @@ def _named_tensors(model: Any, sample: tuple[Any, ...]) -> dict[str, torch.Tenso
 
 def _run(
     method: str, model: torch.nn.Module, sample: tuple[Any, ...]
-) -> tuple[dict[str, torch.Tensor], Finding | None]:
-    """Run the model once, and tell which buffers it writes to; they and the random state are put back."""
+) -> tuple[dict[str, torch.Tensor], set[str], Finding | None]:
+    """Run the model once, and tell which buffers it writes to or replaces; they and the random state are put back."""
     places = [
         (module, key, f"{prefix}.{key}".lstrip("."), buffer, buffer.detach().clone(), buffer._version)
         for prefix, module in model.named_modules()
@@ -158,14 +158,16 @@ def _run(
             f"the model does not run on its example inputs ({type(error).__name__}: {error}).",
             "Give example_inputs that model(*example_inputs) takes.",
         )
-    updated = {}
+    updated, replaced = {}, set()
     for module, key, name, buffer, before, version in places:
         if module._buffers[key] is not buffer or buffer._version != version:
+            if module._buffers[key] is not buffer:
+                replaced.add(name)
             module._buffers[key] = buffer
             updated[name] = before
             with torch.no_grad():
                 buffer.copy_(before)
-    return updated, problem
+    return updated, replaced, problem
 
 
 def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
@@ -179,6 +181,14 @@ def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
 
 def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
     """PT2E takes float32: torchao refuses float64, and kernels abort on what is dequantized to float16 or bfloat16."""
+    for name in sorted(facts.replaced_buffers):
+        yield Finding(
+            "error",
+            "buffer-replaced",
+            name,
+            "forward gives this buffer another tensor, and the capture before quantization keeps the first one.",
+            "Write into it instead: self.buffer.copy_(...).",
+        )
     tensors = {**facts.inputs, **facts.weights}
     for dtype in sorted({t.dtype for t in tensors.values() if t.is_floating_point()} - {torch.float32}, key=str):
         names = [name for name, tensor in tensors.items() if tensor.dtype == dtype]

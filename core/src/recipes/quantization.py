@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import has_side_effect
 from torch.utils._pytree import tree_leaves
 from torchao.quantization.pt2e.quantizer import Quantizer
@@ -37,8 +37,8 @@ class PrecedenceQuantizer(Quantizer):
 
     Some tensors are never observed. Integer and boolean ones: fake quantization has no kernel for them,
     and an index that was quantized is another index. Those that `mark_unbounded` marked: a mask's minus
-    infinity among the values leaves one step of the scale for all others. Everything else is annotated as
-    the quantizers would alone.
+    infinity among the values leaves one step of the scale for all others. Buffers that the model updates: a
+    quantized constant does not change. Everything else is annotated as the quantizers would alone.
 
     Args:
         quantizers: PT2E quantizers, the first with the highest precedence.
@@ -100,18 +100,19 @@ def _hidden(nodes: Sequence[Node]) -> Iterator[None]:
 def _drop_unfit_specs(model: GraphModule) -> None:
     """Take the specs from tensors that must not be observed, and those that are shared with or derived from them."""
     annotations = [(n, n.meta[ANNOTATION]) for n in model.graph.nodes if n.meta.get(ANNOTATION) is not None]
+    moving = _moving(model.graph)
     dropped: set[Any] = set()
     changed = True
     while changed:
         changed = False
         for node, annotation in annotations:
             for source, spec in annotation.input_qspec_map.items():
-                if spec is not None and (_is_unfit(source, model) or _depends_on(spec, dropped)):
+                if spec is not None and (_is_unfit(source, model, moving) or _depends_on(spec, dropped)):
                     annotation.input_qspec_map[source] = None
                     dropped.add((source, node))
                     changed = True
             spec = annotation.output_qspec
-            if spec is not None and (_is_unfit(node, model) or _depends_on(spec, dropped)):
+            if spec is not None and (_is_unfit(node, model, moving) or _depends_on(spec, dropped)):
                 annotation.output_qspec = None
                 dropped.add(node)
                 changed = True
@@ -154,8 +155,32 @@ def _holds_unbounded(value: Any) -> bool:
     )
 
 
-def _is_unfit(node: Node, model: GraphModule) -> bool:
-    return _UNBOUNDED_MARK in node.meta or _is_integer(node, model)
+def _is_unfit(node: Node, model: GraphModule, moving: set[Node]) -> bool:
+    return _UNBOUNDED_MARK in node.meta or node in moving or _is_integer(node, model)
+
+
+def _moving(graph: Graph) -> set[Node]:
+    """What a graph computes of no input but buffers that it writes to: quantized, it would become a constant."""
+    written = {user.args[0].target for user in graph.nodes if _writes_to_buffer(user)}
+    constant: set[Node] = set()
+    moving: set[Node] = set()
+    for node in graph.nodes:
+        inputs = node.all_input_nodes
+        if node.op == "get_attr" or (node.op == "call_function" and inputs and constant.issuperset(inputs)):
+            constant.add(node)
+            if node.target in written if node.op == "get_attr" else not moving.isdisjoint(inputs):
+                moving.add(node)
+    return moving
+
+
+def _writes_to_buffer(node: Node) -> bool:
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._schema.is_mutable
+        and isinstance(node.args[0], Node)
+        and node.args[0].op == "get_attr"
+    )
 
 
 def _is_integer(node: Node, model: GraphModule) -> bool:

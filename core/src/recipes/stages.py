@@ -125,6 +125,7 @@ class QuantizeStage(Stage):
         model = _apply(recipe.pre_prepare_passes, captured)
         if not recipe.is_qat:
             mark_unbounded(model, samples[0])
+        own = {name: (buffer, buffer.detach().clone()) for name, buffer in model.named_buffers()}
         prepare = prepare_qat_pt2e if recipe.is_qat else prepare_pt2e
         model = _apply(recipe.post_prepare_passes, prepare(model, quantizer))
         if recipe.is_qat:
@@ -136,8 +137,12 @@ class QuantizeStage(Stage):
             move_exported_model_to_eval(model)
         else:
             self._calibrate(model, method, samples)
+            _put_back(own, model)
         model = _apply(recipe.pre_convert_passes, model)
-        return _apply(recipe.post_convert_passes, convert_pt2e(model))
+        converted = convert_pt2e(model)
+        if not recipe.is_qat:
+            _put_back(own, converted)  # folding constants runs parts of the graph
+        return _apply(recipe.post_convert_passes, converted)
 
     def _calibrate(self, model: torch.fx.GraphModule, method: str, samples: list[tuple[Any, ...]]) -> None:
         assert self._recipe is not None
@@ -216,6 +221,21 @@ def _keep_initial_values(program: ExportedProgram) -> None:
             start = program.state_dict.get(name, program.constants.get(name))
             if start is not None and bool(torch.count_nonzero(start)):
                 node.meta["et_init_buffer"] = True
+
+
+def _put_back(own: Mapping[str, tuple[torch.Tensor, torch.Tensor]], graph: torch.fx.GraphModule) -> None:
+    """Give the model's own buffers their values again: calibration may have updated what the file starts from.
+
+    Args:
+        own: The buffers of the captured graph, which it shares with the caller's model, and their values.
+        graph: The prepared or converted graph, which may share or copy them.
+    """
+    now = dict(graph.named_buffers())
+    with torch.no_grad():
+        for name, (buffer, value) in own.items():
+            buffer.copy_(value)
+            if name in now:
+                now[name].copy_(value)
 
 
 def _apply(
