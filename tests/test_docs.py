@@ -151,6 +151,7 @@ class PageRunner:
 
     def _command(self, command: str) -> tuple[int, str]:
         if command.startswith("recipes ") and not re.search(r"[|&;<>$`]", command):
+            recipes.refresh()  # as a process of its own would find what was installed meanwhile
             with warnings.catch_warnings():
                 warnings.simplefilter("default", RecipesWarning)
                 ran = CliRunner().invoke(cli, shlex.split(command)[1:], prog_name="recipes")
@@ -179,11 +180,13 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageRunn
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path, str(tmp_path / "installed")])
     page = ModuleType("page")  # torch looks up in its module what a class of the page uses
     monkeypatch.setitem(sys.modules, page.__name__, page)
-    before = set(sys.modules)
+    before, environment = set(sys.modules), dict(os.environ)
     yield PageRunner(tmp_path, vars(page))
     for name, module in list(sys.modules.items()):
         if name not in before and str(tmp_path) in str(getattr(module, "__file__", None) or ""):
             del sys.modules[name]
+    os.environ.clear()
+    os.environ.update(environment)
     monkeypatch.undo()
     recipes.refresh()
 
