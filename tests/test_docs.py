@@ -106,6 +106,7 @@ class PageRunner:
             "PIP_NO_BUILD_ISOLATION": "0",  # pip reads this as --no-build-isolation
             "PIP_NO_DEPS": "1",
             "PIP_NO_INDEX": "1",
+            "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         }
 
