@@ -256,6 +256,36 @@ def test_a_block_that_nobody_runs_is_told(runner: PageRunner) -> None:
         runner.run(Block("toml", "x = 1\n", "page", 1, {}))
 
 
+@pytest.fixture
+def generator() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_the_generated_parts_are_what_the_code_says(generator: ModuleType) -> None:
+    assert generator.main(["--check"]) == 0
+
+
+def test_check_tells_a_page_that_is_out_of_date_and_leaves_it_alone(
+    generator: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "merge.md"
+    stale = "<!-- begin policies -->\nold\n<!-- end policies -->\n"
+    page.write_text(stale, encoding="utf-8")
+    monkeypatch.setattr(generator, "DOCS", tmp_path)
+    monkeypatch.setattr(generator, "GENERATED", {"merge.md": generator.GENERATED["merge.md"]})
+
+    assert generator.main(["--check"]) == 1
+    assert page.read_text(encoding="utf-8") == stale
+    assert "merge.md" in capsys.readouterr().out
+    assert generator.main([]) == 0
+    assert "| `LoweringRecipe` | `partitioners` | concatenate |" in page.read_text(encoding="utf-8")
+
+
 def test_the_table_of_targets_is_what_the_plugins_declare() -> None:
     rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("|")]
     named = re.findall(r"`(\w+-\w+-\w+-\w+)`( \(default\))?", "\n".join(rows))
