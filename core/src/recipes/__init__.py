@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from recipes.errors import ArgumentError as ArgumentError
     from recipes.errors import BackendUnavailableError as BackendUnavailableError
     from recipes.errors import ExportError as ExportError
+    from recipes.errors import ExportManyError as ExportManyError
     from recipes.errors import MissingKernelError as MissingKernelError
     from recipes.errors import OptionError as OptionError
     from recipes.errors import PluginError as PluginError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from recipes.hookspecs import hookimpl as hookimpl
     from recipes.inspection import Inspection as Inspection
     from recipes.inspection import inspect_program as inspect_program
+    from recipes.many import export_many as export_many
     from recipes.merge import FIELD_POLICIES as FIELD_POLICIES
     from recipes.plugins import Plugin as Plugin
     from recipes.provider import Availability as Availability
@@ -75,6 +77,7 @@ _HOMES = {
         "ArgumentError",
         "BackendUnavailableError",
         "ExportError",
+        "ExportManyError",
         "MissingKernelError",
         "OptionError",
         "PluginError",
@@ -93,6 +96,7 @@ _HOMES = {
     "recipes.findings": ("Finding", "PreflightError"),
     "recipes.hookspecs": ("hookimpl",),
     "recipes.inspection": ("Inspection", "inspect_program"),
+    "recipes.many": ("export_many",),
     "recipes.merge": ("FIELD_POLICIES",),
     "recipes.plugins": ("Plugin",),
     "recipes.provider": ("Availability", "Option", "OptionValue", "RecipeInfo", "RecipeProvider", "RecipeType"),

@@ -7,7 +7,8 @@ one block that names the thing at fault and the way out; the command line prints
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class RecipesError(Exception):
@@ -73,6 +74,22 @@ class ExportError(RecipesError, RuntimeError):
     def __init__(self, message: str, stage: str = "") -> None:
         super().__init__(message)
         self.stage = stage
+
+
+class ExportManyError(RecipesError, RuntimeError):
+    """Some of several exports of one model failed; those of the others are whole.
+
+    Args:
+        sessions: The sessions that succeeded, by target.
+        failures: What was raised for each of the others, by target.
+    """
+
+    def __init__(self, sessions: Mapping[str, Any], failures: Mapping[str, Exception]) -> None:
+        lines = [f"{len(failures)} of {len(sessions) + len(failures)} exports failed; `sessions` has the others."]
+        lines += [f"{target}: {error}" for target, error in failures.items()]
+        super().__init__("\n".join(lines))
+        self.sessions = dict(sessions)
+        self.failures = dict(failures)
 
 
 class MissingKernelError(ExportError):

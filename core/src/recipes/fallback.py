@@ -30,6 +30,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from recipes.arguments import unbounded
 from recipes.errors import ArgumentError, ExportError
+from recipes.sharing import RememberingProgram, shared_work
 
 torch.library.define("recipes::withheld", "(Tensor[] inputs) -> Tensor")
 _WITHHELD = torch.ops.recipes.withheld.default
@@ -94,6 +95,14 @@ class LowerStage(EdgeTransformAndLowerStage):
         self.fallbacks = []
         for method, program in artifact.data.items():
             _check_bounds(method, program)
+        shared = shared_work(artifact)
+        # What is lowered is a copy, so the captured programs stay whole for whoever else works with them.
+        artifact = artifact.copy_with_new_data(
+            {
+                method: RememberingProgram.of(program, shared.decompositions(program))
+                for method, program in artifact.data.items()
+            }
+        )
         asked, config = self._partitioners, self._compile_config
         self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config that it is given
         try:

@@ -28,7 +28,8 @@ from recipes.manifest import program_digest, writers
 from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
 from recipes.report import Artifacts, Report, check_share, make_report, outcome, require
-from recipes.stages import QuantizeStage, SourceTransformStage, ToExecutorchStage
+from recipes.sharing import CONTEXT_KEY, SharedWork
+from recipes.stages import CaptureStage, QuantizeStage, SourceTransformStage, ToExecutorchStage
 from recipes.verification import TIMEOUT, Verification, verify_session
 
 
@@ -182,11 +183,22 @@ with warnings.catch_warnings():
                 StageType.QUANTIZE: QuantizeStage(
                     quantization, strict=request.recipe.strict, calibration_inputs=request.calibration_inputs
                 ),
+                StageType.TORCH_EXPORT: CaptureStage(
+                    list(request.recipe.aten_transform_passes or ()), strict=request.recipe.strict
+                ),
                 StageType.TO_EDGE_TRANSFORM_AND_LOWER: _lower_stage(request.recipe, strict=strict_delegation),
                 StageType.TO_EXECUTORCH: ToExecutorchStage(request.recipe.executorch_backend_config),
             }
             for stage_type, stage in list(self.get_all_registered_stages().items()):
                 self.register_stage(stage_type, ours.get(stage_type, stage))
+
+        def share(self, work: SharedWork) -> None:
+            """Use work that other exports of the same model have done, and leave them what this one does.
+
+            Args:
+                work: What all of them share; see `recipes.export_many`.
+            """
+            self._run_context[CONTEXT_KEY] = work
 
         def register_stage(self, stage_type: StageType, stage: Stage) -> None:
             """Use a stage of one's own for a stage type.

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from executorch.export import QuantizationRecipe, StageType
-from executorch.export.stages import ExecutorchStage, PipelineArtifact, Stage
+from executorch.export.stages import ExecutorchStage, PipelineArtifact, Stage, TorchExportStage
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
@@ -29,8 +29,27 @@ from recipes import kernels
 from recipes.errors import ArgumentError
 from recipes.merge import check_disjoint
 from recipes.quantization import PrecedenceQuantizer, mark_unbounded
+from recipes.sharing import copy_of, shared_work
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
+
+_CAPTURED_BEFORE = "recipes_captured_before"
+"""In the context of artefacts: whether the models are graphs that an earlier stage captured from the user's."""
+
+
+def _capture(artifact: PipelineArtifact, method: str, strict: bool) -> ExportedProgram:
+    """The captured program of a method; the model is captured once for all who share their work."""
+    model = artifact.data[method]
+    samples = artifact.get_context("example_inputs")
+    if method not in samples:
+        raise ArgumentError(f"There are no example inputs for the method {method!r}.")
+    shapes = (artifact.get_context("dynamic_shapes") or {}).get(method)
+
+    def capture() -> ExportedProgram:
+        with torch.no_grad():
+            return torch.export.export(model, samples[method][0], dynamic_shapes=shapes, strict=strict)
+
+    return shared_work(artifact).once("capture", [model], (method, strict), capture)
 
 
 class SourceTransformStage(Stage):
@@ -56,13 +75,20 @@ class SourceTransformStage(Stage):
         if not configs:
             self._artifact = artifact
             return
-        models = artifact.data if self._in_place else copy.deepcopy(artifact.data)
-        for model in models.values():
-            check_disjoint(configs, model)
-            for config in configs:
-                quantize_(model, config.ao_base_config, config.filter_fn)
-            unwrap_tensor_subclass(model)
-        self._artifact = artifact.copy_with_new_data(models)
+
+        def transform() -> dict[str, torch.nn.Module]:
+            models: dict[str, torch.nn.Module] = artifact.data if self._in_place else copy.deepcopy(artifact.data)
+            for model in models.values():
+                check_disjoint(configs, model)
+                for config in configs:
+                    quantize_(model, config.ao_base_config, config.filter_fn)
+                unwrap_tensor_subclass(model)
+            return models
+
+        shared = shared_work(artifact)
+        key = shared.quantization(self._recipe)
+        transformed = shared.once("source_transform", list(artifact.data.values()), key, transform)
+        self._artifact = artifact.copy_with_new_data(transformed)
 
 
 class QuantizeStage(Stage):
@@ -92,15 +118,29 @@ class QuantizeStage(Stage):
         if self._recipe is None or not self._recipe.quantizers:
             self._artifact = artifact
             return
-        quantized = {}
-        for method, model in artifact.data.items():
-            samples = artifact.get_context("example_inputs")[method]
-            shapes = (artifact.get_context("dynamic_shapes") or {}).get(method)
-            captured = self._capture(model, samples[0], shapes)
-            quantized[method] = self._quantize(captured, method, samples)
-        self._artifact = artifact.copy_with_new_data(quantized)
 
-    def _capture(self, model: torch.nn.Module, sample: tuple[Any, ...], shapes: Any) -> torch.fx.GraphModule:
+        def quantize() -> dict[str, torch.fx.GraphModule]:
+            samples = artifact.get_context("example_inputs")
+            return {method: self._quantize(self._capture(artifact, method), method, samples[method]) for method in models}
+
+        models = artifact.data
+        shared = shared_work(artifact)
+        key = (self._strict, shared.quantization(self._recipe))
+        self._artifact = artifact.copy_with_new_data(shared.once("quantize", list(models.values()), key, quantize))
+        self._artifact.add_context(_CAPTURED_BEFORE, True)
+
+    def _capture(self, artifact: PipelineArtifact, method: str) -> torch.fx.GraphModule:
+        assert self._recipe is not None
+        model, sample = artifact.data[method], artifact.get_context("example_inputs")[method][0]
+        shapes = (artifact.get_context("dynamic_shapes") or {}).get(method)
+        if self._recipe.is_qat or (shapes is None and self._recipe.dynamic_batch_size):
+            program = self._capture_in_its_own_way(model, sample, shapes)
+        else:
+            program = _capture(artifact, method, self._strict)
+        # Guards would be checked by a call in the graph, which no quantizer or backend knows.
+        return program.module(check_guards=False)
+
+    def _capture_in_its_own_way(self, model: torch.nn.Module, sample: tuple[Any, ...], shapes: Any) -> ExportedProgram:
         assert self._recipe is not None
         if shapes is None and self._recipe.dynamic_batch_size:
             batch = torch.export.Dim("batch", min=1)
@@ -109,12 +149,10 @@ class QuantizeStage(Stage):
         try:
             if self._recipe.is_qat:
                 model.train()
-            program = torch.export.export(model, sample, dynamic_shapes=shapes, strict=self._strict)
+            return torch.export.export(model, sample, dynamic_shapes=shapes, strict=self._strict)
         finally:
             for module, training in modes:
                 module.training = training
-        # Guards would be checked by a call in the graph, which no quantizer or backend knows.
-        return program.module(check_guards=False)
 
     def _quantize(
         self, captured: torch.fx.GraphModule, method: str, samples: list[tuple[Any, ...]]
@@ -142,7 +180,9 @@ class QuantizeStage(Stage):
         converted = convert_pt2e(model)
         if not recipe.is_qat:
             _put_back(own, converted)  # folding constants runs parts of the graph
-        return _apply(recipe.post_convert_passes, converted)
+        quantized = _apply(recipe.post_convert_passes, converted)
+        _drop_unused_tensors(quantized)
+        return quantized
 
     def _calibrate(self, model: torch.fx.GraphModule, method: str, samples: list[tuple[Any, ...]]) -> None:
         assert self._recipe is not None
@@ -168,6 +208,31 @@ class QuantizeStage(Stage):
                 count += 1
         if not count:
             raise ArgumentError(f"There is no calibration sample for method {method!r}, so no range can be measured.")
+
+
+class CaptureStage(TorchExportStage):
+    """Capture every method, once for all exports that share their work.
+
+    Args:
+        passes: As in `executorch.export.ExportRecipe.aten_transform_passes`.
+        strict: As in `torch.export.export`; a graph that was captured before is captured again without it, since
+            there is no Python left to trace.
+    """
+
+    def run(self, artifact: PipelineArtifact) -> None:
+        """Capture, and apply the passes."""
+        strict = self.strict and not artifact.get_context(_CAPTURED_BEFORE)
+        programs = {}
+        for method in artifact.data:
+            program = _capture(artifact, method, strict)
+            if self._aten_transform_passes:
+                program = copy_of(program)  # the passes may change it in place
+            for transform in self._aten_transform_passes or ():
+                if not callable(transform):
+                    raise ArgumentError(f"The aten_transform_passes have {transform!r}, which cannot be called.")
+                program = transform(method, program)
+            programs[method] = program
+        self._artifact = artifact.copy_with_new_data(programs)
 
 
 class ToExecutorchStage(ExecutorchStage):
@@ -236,6 +301,17 @@ def _put_back(own: Mapping[str, tuple[torch.Tensor, torch.Tensor]], graph: torch
             buffer.copy_(value)
             if name in now:
                 now[name].copy_(value)
+
+
+def _drop_unused_tensors(model: torch.fx.GraphModule) -> None:
+    """Remove parameters and buffers that no graph reads: a capture of a graph would keep them, and the file too."""
+    parts = [(f"{name}." if name else "", part) for name, part in model.named_modules()]
+    graphs = [(prefix, part.graph) for prefix, part in parts if isinstance(part, torch.fx.GraphModule)]
+    read = {f"{prefix}{node.target}" for prefix, graph in graphs for node in graph.nodes if node.op == "get_attr"}
+    for prefix, part in parts:
+        for tensors in (part._parameters, part._buffers):
+            for name in [name for name in tensors if f"{prefix}{name}" not in read]:
+                delattr(part, name)
 
 
 def _apply(

@@ -1,0 +1,188 @@
+"""Export one model for many targets: what they have in common is done once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recipes.arguments import calibrates, models_by_method, resolve_recipe
+from recipes.errors import ArgumentError, ExportManyError
+from recipes.export_recipe import ExportRecipe
+from recipes.preflight import with_contiguous_weights
+from recipes.session import ExportSession, StageProgress
+from recipes.sharing import SharedWork
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the export for one target ended.
+
+    Args:
+        target: The target's name, or the key that the recipe was given under.
+        session: The session, with the program made; None where the export failed.
+        error: What was raised; None where the export succeeded.
+    """
+
+    target: str
+    session: ExportSession | None = None
+    error: Exception | None = None
+
+
+def export_many(
+    model: Any,
+    targets: Sequence[Any] | Mapping[str, Any],
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    calibration_inputs: Iterable[Any] | Callable[[], Iterable[Any]] | dict[str, Any] | None = None,
+    constant_methods: dict[str, Any] | None = None,
+    artifact_dir: str | os.PathLike[str] | None = None,
+    generate_etrecord: bool = False,
+    progress: Callable[[str, StageProgress], None] | None = None,
+    allow_training_mode: bool = False,
+    strict_delegation: bool = False,
+    require_delegation: float | None = None,
+) -> dict[str, ExportSession]:
+    """Lower one model for many targets; each file is the one that `export` would make.
+
+    What does not depend on the target is done once: the capture, quantization where recipes quantize alike, and
+    decompositions where backends want the same operators.
+
+    Args:
+        model: As in `export`.
+        targets: Targets' names, recipes, recipe types or their ids; or a dict of these by names of your own.
+        example_inputs: As in `export`.
+        dynamic_shapes: As in `export`.
+        calibration_inputs: As in `export`, for the recipes that calibrate; at least one must.
+        constant_methods: As in `export`.
+        artifact_dir: A folder with a folder for each target, as in `export`.
+        generate_etrecord: As in `export`.
+        progress: Called with the target and the event when a stage starts and when it ends; a stage that is shared
+            takes its time where it is done first.
+        allow_training_mode: As in `export`.
+        strict_delegation: As in `export`.
+        require_delegation: As in `export`.
+
+    Returns:
+        The sessions by the target's name, the recipe's name, or the key in `targets`, in their order.
+
+    Raises:
+        ArgumentError: An argument is wrong for every target.
+        ExportManyError: The export for some target failed; it has the sessions of the others.
+    """
+    outcomes = list(
+        each(
+            model,
+            targets,
+            example_inputs,
+            dynamic_shapes=dynamic_shapes,
+            calibration_inputs=calibration_inputs,
+            constant_methods=constant_methods,
+            artifact_dir=artifact_dir,
+            generate_etrecord=generate_etrecord,
+            progress=progress,
+            allow_training_mode=allow_training_mode,
+            strict_delegation=strict_delegation,
+            require_delegation=require_delegation,
+        )
+    )
+    sessions = {outcome.target: outcome.session for outcome in outcomes if outcome.session is not None}
+    failures = {outcome.target: outcome.error for outcome in outcomes if outcome.error is not None}
+    if failures:
+        raise ExportManyError(sessions, failures) from next(iter(failures.values()))
+    return sessions
+
+
+def each(
+    model: Any,
+    targets: Sequence[Any] | Mapping[str, Any],
+    example_inputs: Any = None,
+    *,
+    calibration_inputs: Any = None,
+    artifact_dir: str | os.PathLike[str] | None = None,
+    progress: Callable[[str, StageProgress], None] | None = None,
+    **keywords: Any,
+) -> Iterator[Outcome]:
+    """The outcome for each target, as soon as it is known; the arguments are those of `export_many`.
+
+    Everything that can be refused is refused before the first capture.
+
+    Raises:
+        ArgumentError: An argument is wrong for every target.
+    """
+    recipes = dict(_recipes(targets))
+    models, _ = models_by_method(model)
+    # Copies of weights are made here, once: work is shared by those who work on the same objects.
+    models = {method: with_contiguous_weights(each_model) for method, each_model in models.items()}
+    quantizing = {target: recipe for target, recipe in recipes.items() if isinstance(recipe, ExportRecipe)}
+    if calibration_inputs is not None and not any(map(calibrates, quantizing.values())):
+        raise ArgumentError(f"calibration_inputs have no use here: of {', '.join(recipes)} none calibrates. Leave them out.")
+    sessions: dict[str, ExportSession] = {}
+    failed: dict[str, Exception] = {}
+    for target, recipe in recipes.items():
+        if isinstance(recipe, Exception):
+            failed[target] = recipe
+            continue
+        try:
+            sessions[target] = ExportSession(
+                models,
+                recipe,
+                example_inputs,
+                calibration_inputs=calibration_inputs if calibrates(recipe) else None,
+                artifact_dir=None if artifact_dir is None else Path(artifact_dir) / target,
+                progress=None if progress is None else partial(progress, target),
+                **keywords,
+            )
+        except Exception as error:
+            failed[target] = error
+    if not sessions and len({str(error) for error in failed.values()}) == 1:
+        raise next(iter(failed.values()))
+    work = SharedWork([session.recipe.quantization_recipe for session in sessions.values()])
+    for target in recipes:
+        if target in failed:
+            yield Outcome(target, error=failed[target])
+            continue
+        session = sessions.pop(target)
+        session.share(work)
+        try:
+            session.export()
+        except Exception as error:
+            yield Outcome(target, error=error)
+        else:
+            yield Outcome(target, session)
+
+
+def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, ExportRecipe | Exception]]:
+    """The recipe for each target, or why there is none."""
+    if isinstance(targets, str) or not isinstance(targets, Sequence | Mapping):
+        raise ArgumentError(
+            f"targets is a {type(targets).__name__}; it must be a list of targets' names or recipes, or a dict of "
+            "these by names of your own."
+        )
+    if not targets:
+        raise ArgumentError("targets is empty; name at least one.")
+    named = targets.items() if isinstance(targets, Mapping) else ((None, target) for target in targets)
+    seen: set[str] = set()
+    for key, target in named:
+        made: ExportRecipe | Exception
+        try:
+            made = resolve_recipe(target)
+            if made.source_transform_in_place:
+                made = ArgumentError(
+                    f"The recipe {made.name!r} has source_transform_in_place=True, so the other targets would get "
+                    "the changed model: derive it with False, or export it alone."
+                )
+            name = key if key is not None else target if isinstance(target, str) else made.name
+        except Exception as error:
+            made = error
+            name = key if key is not None else str(target)
+        if not isinstance(name, str) or not name:
+            raise ArgumentError("A recipe without a name needs one: give targets as a dict by names of your own.")
+        if name in seen:
+            raise ArgumentError(f"targets has {name!r} more than once; give a dict by names of your own to tell them apart.")
+        seen.add(name)
+        yield name, made

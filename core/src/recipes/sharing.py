@@ -1,0 +1,150 @@
+"""Work that several lowerings of one model have in common, done once: captures, quantization, decompositions."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from executorch.export import QuantizationRecipe
+from executorch.export.stages import PipelineArtifact
+from torch.export import ExportedProgram
+
+from recipes.values import same
+
+CONTEXT_KEY = "recipes_shared_work"
+"""Where the stages of a session find its `SharedWork`, in the context of their artefacts."""
+
+Made = TypeVar("Made")
+Program = TypeVar("Program", bound=ExportedProgram)
+Decompositions = dict[Hashable, ExportedProgram]
+
+
+class SharedWork:
+    """What the exports of one model, with the same inputs, shapes and calibration data, make only once.
+
+    Args:
+        quantizations: The quantization recipes of all exports, none of which has been used yet: a quantizer
+            that worked is no longer like a fresh one.
+    """
+
+    def __init__(self, quantizations: Sequence[QuantizationRecipe | None] = ()) -> None:
+        self._quantizations = list(quantizations)  # kept, so that no other object can get their ids
+        self._number = {
+            id(recipe): next(number for number, other in enumerate(quantizations) if same(recipe, other))
+            for recipe in quantizations
+        }
+        self._made: dict[Hashable, tuple[Any, Any, list[warnings.WarningMessage]]] = {}
+
+    def quantization(self, recipe: QuantizationRecipe | None) -> Hashable:
+        """A key that is equal for recipes that quantize alike."""
+        return self._number.get(id(recipe), id(recipe))
+
+    def once(self, what: str, models: Sequence[Any], key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` made for this key; it is called where nothing was made yet, and its warnings are given each time.
+
+        Args:
+            what: The kind of work.
+            models: What is worked on; known again by identity.
+            key: What else decides the result.
+            make: Does the work.
+        """
+        whole = (what, *map(id, models), key)
+        if whole not in self._made:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                made = make()
+            self._made[whole] = made, models, caught  # the models are kept, so that no other object can get their ids
+        made, _, caught = self._made[whole]
+        for warning in caught:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return made  # type: ignore[no-any-return]
+
+    def decompositions(self, program: ExportedProgram) -> Decompositions:
+        """Where the decompositions of a captured program are kept."""
+        return self.once("decompositions", [program], (), dict)
+
+
+def copy_of(program: ExportedProgram, kind: type[Program] = ExportedProgram) -> Program:  # type: ignore[assignment]
+    """A copy of a program that shares its weights and nothing else.
+
+    Args:
+        program: What to copy.
+        kind: The class of the copy.
+    """
+    weights = [*program.state_dict.values(), *program.constants.values()]
+    graph_module = copy.deepcopy(program.graph_module, {id(weight): weight for weight in weights})
+    return kind(
+        root=graph_module,
+        graph=graph_module.graph,
+        graph_signature=copy.deepcopy(program.graph_signature),
+        state_dict=dict(program.state_dict),
+        range_constraints=dict(program.range_constraints),
+        module_call_graph=copy.deepcopy(program.module_call_graph),
+        example_inputs=program.example_inputs,
+        constants=dict(program.constants),
+        verifiers=list(program.verifiers),
+    )
+
+
+def shared_work(artifact: PipelineArtifact) -> SharedWork:
+    """What an export shares with others; where it is alone, nothing that anybody else made."""
+    return artifact.get_context(CONTEXT_KEY) or SharedWork()
+
+
+class RememberingProgram(ExportedProgram):
+    """A captured program that decomposes once for each table, and gives a fresh copy each time.
+
+    Lowering decomposes a program once and again for each partitioner, and all of it again for each target and
+    whenever a compiler refused something. What it gets it changes in place, so it gets copies, which share the
+    weights; the captured program stays as it was captured.
+    """
+
+    _memory: Decompositions
+    _is_decomposed: bool
+
+    @classmethod
+    def of(cls, program: ExportedProgram, memory: Decompositions, *, is_decomposed: bool = False) -> RememberingProgram:
+        """A copy of a program.
+
+        Args:
+            program: What to copy.
+            memory: Where the decompositions of that program and of its copies are kept.
+            is_decomposed: Whether the program is the result of a decomposition.
+        """
+        made = copy_of(program, cls)
+        made._memory = memory
+        made._is_decomposed = is_decomposed
+        return made
+
+    def run_decompositions(
+        self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
+    ) -> ExportedProgram:
+        """As in `ExportedProgram`, but done once; nothing is done where the table has nothing for a decomposed program."""
+        if type(decomp_table) is not dict or decompose_custom_triton_ops:
+            return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
+        if self._is_decomposed and not _operators(self.graph_module) & decomp_table.keys():
+            return self
+        key = (_fingerprint(self.graph_module), frozenset(decomp_table.items()))
+        if key not in self._memory:
+            self._memory[key] = super().run_decompositions(decomp_table)
+        return RememberingProgram.of(self._memory[key], self._memory, is_decomposed=True)
+
+
+def _graphs(module: torch.fx.GraphModule) -> list[tuple[str, torch.fx.Graph]]:
+    """The graph, and those of the branches and bodies inside it."""
+    return [(name, part.graph) for name, part in module.named_modules() if isinstance(part, torch.fx.GraphModule)]
+
+
+def _operators(module: torch.fx.GraphModule) -> set[Any]:
+    return {node.target for _, graph in _graphs(module) for node in graph.nodes if node.op == "call_function"}
+
+
+def _fingerprint(module: torch.fx.GraphModule) -> Hashable:
+    """What tells apart the graphs that can come of one captured program: every node, with its arguments."""
+    return tuple(
+        (name, tuple((n.name, n.op, n.target, str(n.args), str(n.kwargs)) for n in graph.nodes))
+        for name, graph in _graphs(module)
+    )
