@@ -26,6 +26,7 @@ LAYERS = (
     {"plugins"},
     {"registry"},
     {"arguments"},
+    {"sharing"},
     {"fallback"},
     {"kernels"},
     {"stages", "preflight"},
@@ -33,6 +34,7 @@ LAYERS = (
     {"manifest", "running"},
     {"inspection", "verification"},
     {"session"},
+    {"many"},
     {"cli", "testing"},
     {"__main__"},
 )

@@ -84,7 +84,7 @@ class ExportManyError(RecipesError, RuntimeError):
         failures: What was raised for each of the others, by target.
     """
 
-    def __init__(self, sessions: Mapping[str, Any], failures: Mapping[str, Exception]) -> None:
+    def __init__(self, sessions: Mapping[str, Any], failures: Mapping[str, BaseException]) -> None:
         lines = [f"{len(failures)} of {len(sessions) + len(failures)} exports failed; `sessions` has the others."]
         lines += [f"{target}: {error}" for target, error in failures.items()]
         super().__init__("\n".join(lines))

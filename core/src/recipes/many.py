@@ -24,12 +24,12 @@ class Outcome:
     Args:
         target: The target's name, or the key that the recipe was given under.
         session: The session, with the program made; None where the export failed.
-        error: What was raised; None where the export succeeded.
+        error: What was raised, which may be a `SystemExit`; None where the export succeeded.
     """
 
     target: str
     session: ExportSession | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 def export_many(
@@ -120,9 +120,11 @@ def each(
     models = {method: with_contiguous_weights(each_model) for method, each_model in models.items()}
     quantizing = {target: recipe for target, recipe in recipes.items() if isinstance(recipe, ExportRecipe)}
     if calibration_inputs is not None and not any(map(calibrates, quantizing.values())):
-        raise ArgumentError(f"calibration_inputs have no use here: of {', '.join(recipes)} none calibrates. Leave them out.")
+        raise ArgumentError(
+            f"calibration_inputs have no use here: of {', '.join(recipes)} none calibrates. Leave them out."
+        )
     sessions: dict[str, ExportSession] = {}
-    failed: dict[str, Exception] = {}
+    failed: dict[str, BaseException] = {}
     for target, recipe in recipes.items():
         if isinstance(recipe, Exception):
             failed[target] = recipe
@@ -137,7 +139,7 @@ def each(
                 progress=None if progress is None else partial(progress, target),
                 **keywords,
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             failed[target] = error
     if not sessions and len({str(error) for error in failed.values()}) == 1:
         raise next(iter(failed.values()))
@@ -150,7 +152,7 @@ def each(
         session.share(work)
         try:
             session.export()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a compiler that ends the process must not take the others along
             yield Outcome(target, error=error)
         else:
             yield Outcome(target, session)
@@ -170,19 +172,21 @@ def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, 
     for key, target in named:
         made: ExportRecipe | Exception
         try:
-            made = resolve_recipe(target)
-            if made.source_transform_in_place:
+            recipe = made = resolve_recipe(target)
+            name = key if key is not None else target if isinstance(target, str) else recipe.name
+            if recipe.source_transform_in_place:
                 made = ArgumentError(
-                    f"The recipe {made.name!r} has source_transform_in_place=True, so the other targets would get "
+                    f"The recipe {recipe.name!r} has source_transform_in_place=True, so the other targets would get "
                     "the changed model: derive it with False, or export it alone."
                 )
-            name = key if key is not None else target if isinstance(target, str) else made.name
         except Exception as error:
             made = error
             name = key if key is not None else str(target)
         if not isinstance(name, str) or not name:
             raise ArgumentError("A recipe without a name needs one: give targets as a dict by names of your own.")
         if name in seen:
-            raise ArgumentError(f"targets has {name!r} more than once; give a dict by names of your own to tell them apart.")
+            raise ArgumentError(
+                f"targets has {name!r} more than once; give a dict by names of your own to tell them apart."
+            )
         seen.add(name)
         yield name, made

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import types
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -60,7 +62,7 @@ class SharedWork:
         made, _, caught = self._made[whole]
         for warning in caught:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        return made  # type: ignore[no-any-return]
+        return made
 
     def decompositions(self, program: ExportedProgram) -> Decompositions:
         """Where the decompositions of a captured program are kept."""
@@ -76,6 +78,9 @@ def copy_of(program: ExportedProgram, kind: type[Program] = ExportedProgram) -> 
     """
     weights = [*program.state_dict.values(), *program.constants.values()]
     graph_module = copy.deepcopy(program.graph_module, {id(weight): weight for weight in weights})
+    for (_, theirs), (_, ours) in zip(_graphs(program.graph_module), _graphs(graph_module), strict=True):
+        for node, copied in zip(theirs.nodes, ours.nodes, strict=True):
+            copied.name = node.name  # a copy gets another one where it is that of a Python builtin, such as `input`
     return kind(
         root=graph_module,
         graph=graph_module.graph,
@@ -122,15 +127,26 @@ class RememberingProgram(ExportedProgram):
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
-        """As in `ExportedProgram`, but done once; nothing is done where the table has nothing for a decomposed program."""
-        if type(decomp_table) is not dict or decompose_custom_triton_ops:
-            return super().run_decompositions(decomp_table, decompose_custom_triton_ops)
-        if self._is_decomposed and not _operators(self.graph_module) & decomp_table.keys():
+        """As in `ExportedProgram`, but once; a decomposed program has nothing to do where no operator is in the table."""
+        if decomp_table is None or decompose_custom_triton_ops:
+            whole: ExportedProgram = super().run_decompositions(decomp_table, decompose_custom_triton_ops)
+            return whole
+        table = dict(decomp_table)
+        if self._is_decomposed and not _operators(self.graph_module) & table.keys():
             return self
-        key = (_fingerprint(self.graph_module), frozenset(decomp_table.items()))
+        key = (_fingerprint(self.graph_module), frozenset((op, _meaning(function)) for op, function in table.items()))
         if key not in self._memory:
-            self._memory[key] = super().run_decompositions(decomp_table)
+            self._memory[key] = super().run_decompositions(table)
         return RememberingProgram.of(self._memory[key], self._memory, is_decomposed=True)
+
+
+def _meaning(function: Any) -> Hashable:
+    """What is equal for decompositions that do the same: torch makes new functions for each table."""
+    if isinstance(function, functools.partial):
+        return (_meaning(function.func), function.args, frozenset(function.keywords.items()))
+    if isinstance(function, types.FunctionType) and not function.__closure__:
+        return (function.__code__, function.__defaults__)
+    return function  # type: ignore[no-any-return]
 
 
 def _graphs(module: torch.fx.GraphModule) -> list[tuple[str, torch.fx.Graph]]:

@@ -121,7 +121,9 @@ class QuantizeStage(Stage):
 
         def quantize() -> dict[str, torch.fx.GraphModule]:
             samples = artifact.get_context("example_inputs")
-            return {method: self._quantize(self._capture(artifact, method), method, samples[method]) for method in models}
+            return {
+                method: self._quantize(self._capture(artifact, method), method, samples[method]) for method in models
+            }
 
         models = artifact.data
         shared = shared_work(artifact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,16 +115,21 @@ def export_all(
             Display(list(files), screen, live=not debug) as display,
             quiet.warnings_as_lines(display.print_line, lambda: debug),
         ):
-            for target, path in files.items():
+            for target, made in _exports(registry, arguments, files, options, display, debug):
+                if isinstance(made, Failure):
+                    failures.append(made)
+                    continue
+                path, session, seconds = files[target], *made
                 started = time.monotonic()
                 with quiet.library_output(debug) as captured:
                     try:
-                        made = _export_one(registry, target, path, arguments, options, display)
-                        reports += [made.report()] if report else []
-                    except (Exception, SystemExit) as error:
+                        with display.stage(target, "save"):
+                            session.save_pte_file(path)
+                        reports += [session.report()] if report else []
+                    except Exception as error:
                         failures.append(Failure(target, error, quiet.tail(captured)))
                         continue
-                written.append(_result(path, time.monotonic() - started))
+                written.append(_result(path, seconds + time.monotonic() - started))
     finally:  # also when interrupted: what was written is there
         for line in written:
             click.echo(line)
@@ -133,26 +138,54 @@ def export_all(
     return failures
 
 
-def _export_one(
+def _exports(
     registry: Registry,
-    target: str,
-    path: Path,
     arguments: Mapping[str, Any],
+    targets: Iterable[str],
     options: Mapping[str, Any],
     display: Display,
-) -> ExportSession:
-    with display.stage(target, "recipe"):
-        recipe = registry.get_target_recipe(target, **options)
-        from recipes.session import export
+    debug: bool,
+) -> Iterator[tuple[str, tuple[ExportSession, float] | Failure]]:
+    """For each target its session and the seconds that it took, or why there is none."""
+    recipes: dict[str, ExportRecipe] = {}
+    failures: list[Failure] = []
+    for target in targets:
+        with quiet.library_output(debug) as captured:
+            try:
+                with display.stage(target, "recipe"):
+                    recipes[target] = registry.get_target_recipe(target, **options)
+            except (Exception, SystemExit) as error:
+                failures.append(Failure(target, error, quiet.tail(captured)))
+    yield from ((failure.target, failure) for failure in failures)
+    if not recipes:
+        return
+    with quiet.library_output(debug):
+        from recipes.arguments import calibrates
+        from recipes.many import each
 
-    session = export(
-        **arguments_for(recipe, arguments),
-        recipe=recipe,
-        progress=lambda event: display.report(target, event.stage, event.state, event.seconds),
+    if not any(map(calibrates, recipes.values())):  # one factory serves all targets
+        arguments = {name: value for name, value in arguments.items() if name != "calibration_inputs"}
+    outcomes = each(
+        **arguments,
+        targets=recipes,
+        progress=lambda target, event: display.report(target, event.stage, event.state, event.seconds),
     )
-    with display.stage(target, "save"):
-        session.save_pte_file(path)
-    return session
+    while True:
+        started = time.monotonic()
+        with quiet.library_output(debug) as captured:
+            try:
+                outcome = next(outcomes, None)
+            except Exception as error:  # an argument is wrong for every target
+                failures = [Failure(target, error, quiet.tail(captured)) for target in recipes]
+                break
+        if outcome is None:
+            return
+        if outcome.session is not None:
+            yield outcome.target, (outcome.session, time.monotonic() - started)
+        else:
+            assert outcome.error is not None
+            yield outcome.target, Failure(outcome.target, outcome.error, quiet.tail(captured))
+    yield from ((failure.target, failure) for failure in failures)
 
 
 def arguments_for(recipe: ExportRecipe, arguments: Mapping[str, Any]) -> dict[str, Any]:
