@@ -127,7 +127,7 @@ class RememberingProgram(ExportedProgram):
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
-        """As in `ExportedProgram`, but once; a decomposed program has nothing to do where no operator is in the table."""
+        """As in `ExportedProgram`, but once, and not at all where the table has nothing for a decomposed program."""
         if decomp_table is None or decompose_custom_triton_ops:
             whole: ExportedProgram = super().run_decompositions(decomp_table, decompose_custom_triton_ops)
             return whole
