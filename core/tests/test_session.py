@@ -364,3 +364,26 @@ def test_artefacts_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SaveError, match="Cannot keep artefacts"):
         export(Small().eval(), PORTABLE, torch.rand(2, 4), artifact_dir=tmp_path / "file")
+
+
+class SizesFromData(torch.nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = n.item()
+        torch._check(rows >= 0)
+        torch._check(rows <= x.shape[0])
+        return torch.narrow(x, 0, 0, rows) * 2, torch.nonzero(x.flatten() > 0)
+
+
+def test_sizes_that_depend_on_data_are_exported_reported_and_run() -> None:
+    shapes = ({0: torch.export.Dim("batch", min=2, max=16)}, None)
+    with pytest.warns(RecipesWarning, match="nothing of its work"):
+        session = export(
+            SizesFromData(), ExportRecipe(name="plain"), (torch.randn(8, 4), torch.tensor(3)), dynamic_shapes=shapes
+        )
+    assert "aten.nonzero" in str(session.report())
+    inputs = (torch.randn(16, 4), torch.tensor(5))
+    program = Runtime.get().load_program(bytes(session.get_pte_buffer()))
+    method = program.load_method("forward")
+    assert method is not None
+    for got, expected in zip(method.execute(list(inputs)), SizesFromData()(*inputs), strict=True):
+        torch.testing.assert_close(got, expected)

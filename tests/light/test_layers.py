@@ -17,6 +17,7 @@ MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
 LAYERS = (
     {"errors"},
     {"findings"},
+    {"ranges"},
     {"contents", "delegation", "facts", "provider", "files", "quantization", "rendering", "values"},
     {"policies"},
     {"provenance"},

@@ -15,6 +15,8 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from recipes.ranges import size_for_estimates
+
 KERNELS = ""
 """Stands for a backend where ExecuTorch's own kernels run an operator."""
 
@@ -229,12 +231,7 @@ def _dtypes(node: Node) -> set[str]:
 
 
 def _elements(node: Node) -> int:
-    return sum(_size(tensor.numel()) for tensor in _tensors(_value(node)))
-
-
-def _size(value: Any) -> int:
-    """A number for a size that may be a symbol: the example inputs' where it is."""
-    return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
+    return sum(size_for_estimates(tensor.numel()) for tensor in _tensors(_value(node)))
 
 
 def _multiply_adds(node: Node) -> int:
@@ -250,8 +247,8 @@ def _multiply_adds(node: Node) -> int:
     def shaped(value: Any) -> Any:
         value = _value(value) if isinstance(value, Node) else value
         if isinstance(value, torch.Tensor):
-            return torch.empty([_size(size) for size in value.shape], dtype=value.dtype, device="meta")
-        return _size(value) if isinstance(value, torch.SymInt) else value
+            return torch.empty([size_for_estimates(size) for size in value.shape], dtype=value.dtype, device="meta")
+        return size_for_estimates(value) if isinstance(value, torch.SymInt) else value
 
     def shapes(value: Any) -> Any:
         return tree_map(shaped, value, is_leaf=lambda leaf: isinstance(leaf, Node))

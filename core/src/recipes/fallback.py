@@ -30,6 +30,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from recipes.arguments import unbounded
 from recipes.errors import ArgumentError, ExportError
+from recipes.ranges import keeping_ranges, size_for_estimates
 from recipes.sharing import RememberingProgram, shared_work
 
 torch.library.define("recipes::withheld", "(Tensor[] inputs) -> Tensor")
@@ -106,11 +107,13 @@ class LowerStage(EdgeTransformAndLowerStage):
         asked, config = self._partitioners, self._compile_config
         self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config that it is given
         try:
-            super().run(artifact)
-        except Exception as error:
-            if not asked:
-                raise
-            self._lower_without_refused(artifact, asked, config, error)
+            with keeping_ranges(artifact.data.values()):
+                try:
+                    super().run(artifact)
+                except Exception as error:
+                    if not asked:
+                        raise
+                    self._lower_without_refused(artifact, asked, config, error)
         finally:
             self._partitioners, self._compile_config = asked, config
 
@@ -419,9 +422,9 @@ def _made_up(fake: torch.Tensor) -> torch.Tensor:
 
 def _hint(value: Any) -> Any:
     """A number for a size that is only known as a symbol."""
-    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return value.node.hint
-    return value
+    if isinstance(value, torch.SymInt):
+        return size_for_estimates(value)
+    return value.node.hint if isinstance(value, torch.SymFloat | torch.SymBool) else value
 
 
 def _name(node: Node) -> str:

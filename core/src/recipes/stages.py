@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from executorch.export import QuantizationRecipe, StageType
 from executorch.export.stages import ExecutorchStage, PipelineArtifact, Stage, TorchExportStage
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves
 from torchao.quantization import quantize_
 from torchao.quantization.pt2e import (
     allow_exported_model_train_eval,
@@ -29,6 +27,7 @@ from recipes import kernels
 from recipes.errors import ArgumentError
 from recipes.merge import check_disjoint
 from recipes.quantization import PrecedenceQuantizer, mark_unbounded
+from recipes.ranges import keeping_ranges
 from recipes.sharing import copy_of, shared_work
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
@@ -245,38 +244,22 @@ class ToExecutorchStage(ExecutorchStage):
     """
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Restore the ranges, keep initial values, plan memory and emit.
+        """Keep initial values, plan memory and emit.
 
         Raises:
             MissingKernelError: What no backend took has no kernel either.
         """
         for method in artifact.data.methods:
             program = artifact.data.exported_program(method)
-            _restore_ranges(program)
             _keep_initial_values(program)
             kernels.check_limits(method, program)
             kernels.load_quantized_kernels(program)
         programs = {method: artifact.data.exported_program(method) for method in artifact.data.methods}
-        super().run(artifact)
+        with keeping_ranges(programs.values()):
+            super().run(artifact)
         for plan in self.get_artifacts().data.executorch_program.execution_plan:
             if plan.name in programs:  # constant methods have no operators
                 kernels.check_registered(plan.name, plan.operators, programs[plan.name])
-
-
-def _restore_ranges(program: ExportedProgram) -> None:
-    """Undo what lowering did to the ranges of dynamic sizes.
-
-    Passes run fake tensors through the graph, and fake kernels that choose an algorithm by size compare
-    a dynamic size with a number (torch's convolution with 16). Such a guard narrows the symbol's range
-    although nothing in the graph depends on it, and memory would be planned for the smaller range.
-    """
-    values = (node.meta.get("val") for node in program.graph.nodes)
-    fake = (v for v in tree_leaves(list(values)) if isinstance(v, FakeTensor))
-    environments = {id(env): env for v in fake if (env := v.fake_mode.shape_env) is not None}
-    for environment in environments.values():
-        for symbol, asked in program.range_constraints.items():
-            if symbol in environment.var_to_range:
-                environment.var_to_range[symbol] = asked
 
 
 def _keep_initial_values(program: ExportedProgram) -> None:

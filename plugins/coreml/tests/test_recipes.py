@@ -1,7 +1,6 @@
 """The recipes make the payloads that ExecuTorch's own make, and the payloads are what was asked for."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from executorch.backends.apple.coreml.recipes import CoreMLRecipeType as ExecuTo
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.export import ExportRecipe, export
 
+from equal_programs import assert_equal_programs
 from recipes import RecipesWarning
 from recipes_coreml import CoreMLRecipeType as Type
 from recipes_coreml.provider import CoreMLProvider
@@ -94,46 +94,6 @@ def models(program: Any, folder: Path) -> list[Any]:
         (package,) = path.rglob("model.mlpackage")
         specs.append(ct.models.MLModel(str(package), skip_model_load=True).get_spec())
     return specs
-
-
-def normal_files(payload: bytes, folder: Path) -> dict[str, Any]:
-    """The files of a payload without what differs from one export to the next: random identifiers and the date."""
-    folder.mkdir(parents=True)
-    assert executorchcoreml.unflatten_directory_contents(payload, str(folder))
-    files: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_dir():
-            continue
-        if path.name == "Manifest.json":
-            manifest = json.loads(path.read_text())
-            root = manifest.pop("rootModelIdentifier")
-            items = manifest.pop("itemInfoEntries")
-            files[name] = (manifest, items[root], sorted(items.values(), key=lambda item: item["path"]))
-        elif path.name == "metadata.json":
-            metadata = json.loads(path.read_text())
-            assert metadata.pop("identifier").startswith("executorch_")
-            files[name] = metadata
-        elif path.suffix == ".mlmodel":
-            spec = ct.models.utils.load_spec(str(path))
-            del spec.description.metadata.userDefined["com.github.apple.coremltools.conversion_date"]
-            files[name] = spec.SerializeToString(deterministic=True)
-        else:
-            files[name] = path.read_bytes()
-    return files
-
-
-def assert_equal_programs(ours: Any, theirs: Any, folder: Path) -> None:
-    both = list(zip(payloads(ours), payloads(theirs), strict=True))
-    assert both, "nothing was delegated"
-    for number, (our, their) in enumerate(both):
-        our_files = normal_files(our, folder / f"ours{number}")
-        assert our_files == normal_files(their, folder / f"theirs{number}")
-        assert any(name.endswith(".mlmodel") for name in our_files)
-    for program in (ours, theirs):
-        for blob in program.backend_delegate_data:
-            blob.data = b""
-    assert ours == theirs
 
 
 def operations(spec: Any) -> list[str]:
