@@ -131,7 +131,10 @@ class Registry:
         if backend.recipe_type(component.recipe) is None:
             known = [r.id for r in backend.provider.get_supported_recipes()]
             return f"the {backend.plugin.origin} has no such recipe.{did_you_mean(component.recipe, known)}", ""
-        return backend.availability.reason, backend.availability.hint
+        availability = backend.availability
+        if availability.available:
+            return "", ""
+        return availability.reason or f"the {backend.plugin.origin} says so, and not why", availability.hint
 
     def _unusable_plugin(self, name: str, distribution: str) -> Plugin | None:
         """An installed plugin of that name or distribution that registered nothing, if there is one."""

@@ -41,10 +41,12 @@ class Component:
     distribution: str = ""
 
     def __post_init__(self) -> None:
-        if not _RECIPE_ID.fullmatch(self.recipe):
+        if not isinstance(self.recipe, str) or not _RECIPE_ID.fullmatch(self.recipe):
             raise ValueError(f"A component's recipe must read 'backend:name' in lower case, not {self.recipe!r}.")
         if self.role not in ("accelerator", "fallback"):
             raise ValueError(f"A component's role must be 'accelerator' or 'fallback', not {self.role!r}.")
+        if not isinstance(self.options, Mapping):
+            raise TypeError(f"The options of the component {self.recipe!r} must be a mapping, not {self.options!r}.")
         if not self.distribution:
             object.__setattr__(self, "distribution", f"recipes-{self.backend}")
 
@@ -71,11 +73,14 @@ class TargetProfile:
     default: bool = False
 
     def __post_init__(self) -> None:
-        if split_target_name(self.name) is None:
+        if not isinstance(self.name, str) or split_target_name(self.name) is None:
             raise ValueError(f"A target's name must read '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
         object.__setattr__(self, "components", tuple(self.components))
         if not self.components:
             raise ValueError(f"Target {self.name!r} has no components.")
+        for component in self.components:
+            if not isinstance(component, Component):
+                raise TypeError(f"Target {self.name!r} has the component {component!r}, which is no recipes.Component.")
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,11 @@ class TargetExtension:
     before: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.targets, str) or not isinstance(self.component, Component):
+            raise TypeError(
+                f"TargetExtension takes a pattern of target names and a Component, not {self.targets!r} and "
+                f"{self.component!r}."
+            )
         if self.component.required:
             raise ValueError(
                 f"The component {self.component.recipe!r} that extends {self.targets!r} must be declared with "
