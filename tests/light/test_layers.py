@@ -17,7 +17,7 @@ MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
 LAYERS = (
     {"errors"},
     {"findings"},
-    {"contents", "delegation", "facts", "provider", "files", "quantization", "rendering", "values"},
+    {"contents", "delegation", "facts", "provider", "files", "quantization", "rendering", "runtime", "values"},
     {"policies"},
     {"provenance"},
     {"merge"},
@@ -31,7 +31,7 @@ LAYERS = (
     {"stages", "preflight"},
     {"report"},
     {"manifest", "running"},
-    {"inspection", "verification"},
+    {"doctor", "inspection", "verification"},
     {"session"},
     {"cli", "testing"},
     {"__main__"},

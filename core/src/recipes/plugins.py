@@ -84,15 +84,19 @@ class Plugin:
         """`plugin 'acme' (recipes-acme 1.0)`."""
         return f"plugin {self.name!r} ({self.distribution} {self.version})"
 
+    @property
+    def way_out(self) -> str:
+        """What to do about the state that it is in; empty when it is `ok`."""
+        if self.state == "ok":
+            return ""
+        if self.state == "disabled":
+            return f"Remove it from {DISABLE} or {ONLY} to use it."
+        return f"Mend or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
+
     def unusable(self) -> PluginError:
         """The error to raise when this plugin is needed: which, from where, at which stage, why, and the way out."""
         stage = f" at {self.stage}" if self.stage else ""
-        way_out = (
-            f"Remove it from {DISABLE} or {ONLY} to use it."
-            if self.state == "disabled"
-            else f"Mend or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
-        )
-        error = PluginError(f"The {self.origin} is {self.state}{stage}: {self.reason}. {way_out}")
+        error = PluginError(f"The {self.origin} is {self.state}{stage}: {self.reason}. {self.way_out}")
         error.__cause__ = self.error
         return error
 

@@ -23,7 +23,7 @@ from recipes.errors import (
     UnknownTargetError,
     did_you_mean,
 )
-from recipes.plugins import Plugin, clashes, load_plugins
+from recipes.plugins import STRICT, Plugin, clashes, load_plugins, unknown_names
 from recipes.provider import Availability, OptionValue, RecipeInfo, RecipeProvider, RecipeType
 from recipes.targets import Component, Target, TargetExtension, assemble, split_target_name
 
@@ -103,8 +103,12 @@ class Registry:
 
     @cached_property
     def _targets(self) -> dict[str, Target]:
+        # One whose recipe does not exist is told in its plugin's row, and is not the trouble of targets of others.
         extensions: list[tuple[str, TargetExtension]] = [
-            (plugin.name, extension) for plugin in self._plugins for extension in plugin.extensions
+            (plugin.name, extension)
+            for plugin in self._plugins
+            for extension in plugin.extensions
+            if self._may_exist(extension.component)
         ]
         targets = {}
         for plugin in self._plugins:
@@ -116,6 +120,11 @@ class Registry:
                     else assemble(plugin.name, profile, extensions, self._check)
                 )
         return dict(sorted(targets.items()))
+
+    def _may_exist(self, component: Component) -> bool:
+        """Whether the backend has the component's recipe, as far as can be told: it may not be installed."""
+        backend = self._backends.get(component.backend)
+        return backend is None or backend.recipe_type(component.recipe) is not None
 
     def _check(self, component: Component) -> tuple[str, str]:
         """Why a component's recipe cannot be made here and what mends that; two empty strings when it can."""
@@ -161,6 +170,14 @@ class Registry:
     def list_plugins(self) -> list[Plugin]:
         """A row for each installed plugin, whatever its state, sorted by name."""
         return list(self._plugins)
+
+    def tolerant(self) -> Registry:
+        """A registry of the same plugins in which `RECIPES_STRICT` raises nothing: to find out what is wrong."""
+        return Registry(self._entry_points, {name: self._environ[name] for name in self._environ if name != STRICT})
+
+    def unknown_plugin_names(self) -> list[tuple[str, str]]:
+        """What `RECIPES_DISABLE` and `RECIPES_ONLY` name and no plugin is called: (variable, name)."""
+        return unknown_names((plugin.name for plugin in self._plugins), self._environ)
 
     def list_recipes(self) -> list[RegisteredRecipe]:
         """Every recipe type that the plugins provide, sorted by id."""
