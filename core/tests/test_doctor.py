@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -267,6 +268,24 @@ def test_a_heavy_import_is_seen_even_where_somebody_else_imported_it_before(
     )
     scanned.refresh()
     assert {row.heavy_imports for row in scanned.list_plugins()} == {("torch",)}
+
+
+def test_what_a_plugin_imported_to_build_a_recipe_is_not_held_against_it_by_a_later_scan(
+    installed_plugin: Install, registry: Callable[..., Registry], plugin_site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    (plugin_site / "torch.py").touch()
+    installed_plugin("acme", f"from recipes import hookimpl\n{hookimpl_of('[]')}")
+    package = plugin_site / "recipes_acme"
+    package.mkdir()
+    (plugin_site / "recipes_acme.py").rename(package / "__init__.py")
+    (package / "build.py").write_text("import torch")
+    scanned = registry()
+    assert scanned.list_plugins()[0].heavy_imports == ()
+    importlib.import_module("recipes_acme.build")
+    scanned.refresh()
+    assert scanned.list_plugins()[0].heavy_imports == ()
 
 
 def test_a_module_that_a_plugin_holds_to_load_it_later_is_not_loaded_by_looking(

@@ -61,7 +61,7 @@ class Plugin:
         extensions: The components that it adds to targets of others.
         error: What was raised, if anything.
         seconds: How long it took to import the plugin and to ask it, in seconds.
-        heavy_imports: The packages that this imported, or that the plugin's modules hold, and that a plugin should
+        heavy_imports: The packages that this imported, or that the plugin's module holds, and that a plugin should
             import only when it builds a recipe.
     """
 
@@ -255,26 +255,27 @@ def _measured(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: 
     started = time.perf_counter()
     row = _load(row, entry_point, manager)
     seconds = time.perf_counter() - started
-    own = entry_point.value.partition(":")[0].partition(".")[0].strip()
-    return replace(row, seconds=seconds, heavy_imports=_heavy_imports(own, sys.modules.keys() - loaded))
+    return replace(row, seconds=seconds, heavy_imports=_heavy_imports(entry_point, sys.modules.keys() - loaded))
 
 
-def _heavy_imports(own: str, imported: Iterable[str]) -> tuple[str, ...]:
-    """The heavy packages among those that a plugin imported or holds.
+def _heavy_imports(entry_point: importlib_metadata.EntryPoint, imported: Iterable[str]) -> tuple[str, ...]:
+    """The heavy packages that a plugin imported when it was listed, or that its modules hold.
 
     Args:
-        own: The plugin's own package. What its modules hold is told even if somebody else imported it before.
+        entry_point: The plugin's entry point.
         imported: The modules that were imported while it was listed.
     """
+    module = entry_point.value.partition(":")[0].strip()
+    own = module.partition(".")[0]
     used = set(imported)
-    for name, module in list(sys.modules.items()):
-        if name == own or name.startswith(f"{own}."):
-            for value in list(getattr(module, "__dict__", {}).values()):
-                # Not by attribute access, which would load a module that is lazy.
-                if issubclass(type(value), ModuleType):
-                    used.add(str(object.__getattribute__(value, "__dict__").get("__name__", "")))
-                elif type(value) is FunctionType or issubclass(type(value), type):
-                    used.add(str(value.__module__))
+    # Somebody else may have imported it before. Modules that are there since a recipe was built may hold anything.
+    for name in {module, *(name for name in used if name.partition(".")[0] == own)}:
+        for value in list(getattr(sys.modules.get(name), "__dict__", {}).values()):
+            # Not by attribute access, which would load a module that is lazy.
+            if issubclass(type(value), ModuleType):
+                used.add(str(object.__getattribute__(value, "__dict__").get("__name__", "")))
+            elif type(value) is FunctionType or issubclass(type(value), type):
+                used.add(str(value.__module__))
     packages = {name.partition(".")[0] for name in used} - {own, "recipes"} - sys.stdlib_module_names
     if not packages:
         return ()
