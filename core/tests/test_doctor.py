@@ -421,8 +421,8 @@ def test_a_runtime_that_fails_or_hangs_is_a_problem_and_not_a_crash(
     for name in [name for name in sys.modules if name.partition(".")[0] in ("torch", "executorch")]:
         monkeypatch.delitem(sys.modules, name)
     assert "No module named 'executorch.runtime'" in runtime.ask_runtime().problem
-    (package / "runtime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert runtime.ask_runtime().problem == "it did not start: exit code -9"
+    (package / "runtime.py").write_text("import os; os._exit(9)")
+    assert runtime.ask_runtime().problem == "it did not start: exit code 9"
     (package / "runtime.py").write_text("import time; time.sleep(60)")
     assert runtime.ask_runtime(timeout=1).problem == "it did not start within 1 s"
 

@@ -173,6 +173,6 @@ def _findings_on_environment(plugins: Sequence[Plugin], runtime: Runtime) -> Ite
     if not plugins:
         yield Finding("warning", "no-plugins", "", no_plugins() + ".")
     if runtime.problem:
-        message = f"ExecuTorch's runtime cannot be asked: {runtime.problem}. Listing works, and nothing else."
-        way_out = "Install recipes-core with its dependencies: pip install recipes-core"
+        message = f"what this machine can execute is not known, for ExecuTorch's runtime: {runtime.problem}."
+        way_out = "To export, and to run what was made, install all that is needed: pip install recipes-core"
         yield Finding("warning", "no-runtime", "executorch", message, way_out)

@@ -271,10 +271,12 @@ def _heavy_imports(entry_point: importlib_metadata.EntryPoint, imported: Iterabl
     # Somebody else may have imported it before. Modules that are there since a recipe was built may hold anything.
     for name in {module, *(name for name in used if name.partition(".")[0] == own)}:
         for value in list(getattr(sys.modules.get(name), "__dict__", {}).values()):
-            # Not by attribute access, which would load a module that is lazy.
+            # Not by plain attribute access, which runs the plugin's code and would load a module that is lazy.
             if issubclass(type(value), ModuleType):
                 used.add(str(object.__getattribute__(value, "__dict__").get("__name__", "")))
-            elif type(value) is FunctionType or issubclass(type(value), type):
+            elif issubclass(type(value), type):
+                used.add(str(type.__getattribute__(value, "__module__")))
+            elif type(value) is FunctionType:
                 used.add(str(value.__module__))
     packages = {name.partition(".")[0] for name in used} - {own, "recipes"} - sys.stdlib_module_names
     if not packages:

@@ -143,7 +143,10 @@ class Registry:
         availability = backend.availability
         if availability.available:
             return "", ""
-        return availability.reason or f"the {backend.plugin.origin} says so, and not why", availability.hint
+        return (
+            availability.reason or f"the {backend.plugin.origin} says that it cannot lower here, and not why",
+            availability.hint,
+        )
 
     def _unusable_plugin(self, name: str, distribution: str) -> Plugin | None:
         """An installed plugin of that name or distribution that registered nothing, if there is one."""

@@ -196,11 +196,14 @@ def diagnosis(found: Diagnosis) -> None:
         table.add_row(name, Text("not installed", style="yellow") if version is None else version)
     console.print(table)
     if found.plugins:
-        table = _table("Plugin", "State", "Listed in", "Heavy imports", "Backends that can lower here")
+        table = _table("Plugin", "State", "Listed in", "Heavy imports", "Backends")
         for row in found.plugins:
-            lowering = ", ".join(sorted(name for name, a in row.availability.items() if a.available))
+            backends = ", ".join(
+                name if availability.available else f"{name} (not available)"
+                for name, availability in sorted(row.availability.items())
+            )
             heavy = ", ".join(row.heavy_imports)
-            table.add_row(row.name, _state(row.state), f"{row.seconds:.2f} s", heavy, lowering)
+            table.add_row(row.name, _state(row.state), f"{row.seconds:.2f} s", heavy, backends)
         console.print()
         console.print(table)
         _explain(console, ((row.name, row.reason, "") for row in found.plugins if row.state == "disabled"))
