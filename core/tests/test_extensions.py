@@ -82,7 +82,7 @@ def joining(
     """The module of a vendor's plugin that joins targets; `own` is a target that it declares itself."""
     component = f"Component({recipe or f'{backend}:fp32'!r}, {role!r}, required={required}, options={{'level': 2}})"
     extension = f"TargetExtension({targets!r}, {component}, {before!r})"
-    profile = f", TargetProfile({own!r}, (Component('{backend}:fp32'),))" if own else ""
+    profile = f", TargetProfile({own!r}, (Component('{backend}:int8'),))" if own else ""
     return MODULE.format(providers=f"provider({backend!r}, {availability})", targets=extension + profile)
 
 
@@ -224,8 +224,8 @@ def test_one_that_the_target_would_depend_on_is_refused(registry: Callable[..., 
 def test_a_pattern_that_also_fits_the_vendor_s_own_targets_leaves_them_as_declared(
     registry: Callable[..., Registry],
 ) -> None:
-    scanned = registry({"acme": joining("acme", own="ios-arm64-acme-fp32")})
-    assert order_of(scanned, "ios-arm64-acme-fp32") == ["acme:fp32"]
+    scanned = registry({"acme": joining("acme", own="ios-arm64-acme-int8")})
+    assert order_of(scanned, "ios-arm64-acme-int8") == ["acme:int8"]
     assert order_of(scanned, PLAIN) == ["chip:int8", "acme:fp32"]
 
 
