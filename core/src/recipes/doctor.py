@@ -126,8 +126,9 @@ def _findings_on_names(registry: Registry, plugins: Sequence[Plugin]) -> Iterato
 
 def _findings_on_plugin(row: Plugin) -> Iterator[Finding]:
     if row.state not in ("ok", "disabled"):
+        state = "in conflict" if row.state == "conflict" else row.state
         stage = f" at {row.stage}" if row.stage else ""
-        message = f"it is {row.state}{stage}: {row.reason}."
+        message = f"it is {state}{stage}: {row.reason}{'' if row.reason.endswith('?') else '.'}"
         yield Finding("error", "unusable-plugin", row.origin, message, row.way_out)
     if row.heavy_imports:
         message = f"listing it imports {', '.join(row.heavy_imports)}, for which everybody waits who lists anything."

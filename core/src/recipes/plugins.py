@@ -82,7 +82,8 @@ class Plugin:
     @property
     def origin(self) -> str:
         """`plugin 'acme' (recipes-acme 1.0)`."""
-        return f"plugin {self.name!r} ({self.distribution} {self.version})"
+        distribution = f"{self.distribution} {self.version}".rstrip()
+        return f"plugin {self.name!r} ({distribution})"
 
     @property
     def way_out(self) -> str:
@@ -192,15 +193,19 @@ def _identity(distribution: Any) -> tuple[str, str, str]:
         if name and version:
             return name, version, ""
     except Exception as error:
-        fault = _describe(error)
+        fault = _describe(error).rstrip(".")
     place = distribution.locate_file("")
-    return "(unknown)", "", f"the metadata of its distribution, in {place}, is unreadable: {fault}; reinstall it"
+    return (
+        "unknown distribution",
+        "",
+        f"the metadata of its distribution, in {place}, is unreadable: {fault}; reinstall it",
+    )
 
 
 def _row(entry_point: importlib_metadata.EntryPoint) -> Plugin:
     """The row of a plugin that has not been imported yet; `broken` where its distribution cannot be told."""
     if entry_point.dist is None:
-        return Plugin(entry_point.name, "(no distribution)", "")
+        return Plugin(entry_point.name, "no distribution", "")
     distribution, version, fault = _identity(entry_point.dist)
     if fault:
         return Plugin(entry_point.name, distribution, version, "broken", fault, "metadata")
