@@ -356,6 +356,24 @@ def test_a_component_without_a_recipe_is_told_in_the_row_and_in_the_target(
     assert [recipe.id for recipe in scanned.list_recipes()] == ["acme:fp16", "acme:int8"]
 
 
+def test_a_provider_is_asked_once_so_that_one_that_fails_later_loses_nobody_s_listing(
+    installed_plugin: Install, registry: Callable[..., Registry]
+) -> None:
+    source = plugin_source("acme", ["linux-x86_64-acme-fp16"])
+    flaky = (
+        "recipes = iter([[*Kind]])\n\n        def get_supported_recipes(self):\n            return next(self.recipes)"
+    )
+    flaky = source.replace("def get_supported_recipes(self):\n            return list(Kind)", flaky)
+    assert flaky != source
+    installed_plugin("acme", flaky)
+    installed_plugin("good", plugin_source("good", ["linux-x86_64-good-fp16"]))
+    scanned = registry()
+    assert [str(target) for target in scanned.list_targets()] == ["linux-x86_64-acme-fp16", "linux-x86_64-good-fp16"]
+    assert [r.id for r in scanned.list_recipes()] == ["acme:fp16", "acme:int8", "good:fp16", "good:int8"]
+    with pytest.raises(UnknownRecipeError, match="Did you mean 'good:fp16'"):
+        scanned.get_recipe("good:fp61")
+
+
 def test_an_option_that_is_no_option_is_the_fault_of_the_plugin_that_describes_it(
     installed_plugin: Install, registry: Callable[..., Registry]
 ) -> None:

@@ -57,6 +57,7 @@ class Plugin:
         stage: Where it went wrong: `metadata`, `import`, `register`, a hook's name, or empty.
         providers: What it registered, one for each backend.
         availability: Whether each of its backends can lower here, by the backend's name.
+        recipes: What each recipe type of each backend does, by the backend's name.
         targets: The targets that it declares.
         extensions: The components that it adds to targets of others.
         error: What was raised, if anything.
@@ -73,6 +74,7 @@ class Plugin:
     stage: str = ""
     providers: tuple[RecipeProvider, ...] = ()
     availability: Mapping[str, Availability] = field(default_factory=dict)
+    recipes: Mapping[str, Mapping[RecipeType, RecipeInfo]] = field(default_factory=dict)
     targets: tuple[TargetProfile, ...] = ()
     extensions: tuple[TargetExtension, ...] = ()
     error: BaseException | None = field(default=None, compare=False, repr=False)
@@ -304,7 +306,7 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
         manager.check_pending()
         stage = "recipes_register_providers"
         providers = _declared(manager, row.name, stage, RecipeProvider)
-        availability = {provider.backend_name: _ask(provider) for provider in providers}
+        asked = {provider.backend_name: _ask(provider) for provider in providers}
         stage = "recipes_register_targets"
         declared = _declared(manager, row.name, stage, (TargetProfile, TargetExtension))
     except KeyboardInterrupt:
@@ -316,7 +318,8 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
     return replace(
         row,
         providers=tuple(providers),
-        availability=availability,
+        availability={backend: availability for backend, (availability, _) in asked.items()},
+        recipes={backend: recipes for backend, (_, recipes) in asked.items()},
         targets=tuple(t for t in declared if isinstance(t, TargetProfile)),
         extensions=tuple(t for t in declared if isinstance(t, TargetExtension)),
     )
@@ -388,11 +391,12 @@ def _declared(manager: pluggy.PluginManager, plugin: str, hook: str, kind: type 
     return declared
 
 
-def _ask(provider: RecipeProvider) -> Availability:
-    """Ask a provider for all that listing needs, so that its faults show while its plugin can still be named."""
+def _ask(provider: RecipeProvider) -> tuple[Availability, dict[RecipeType, RecipeInfo]]:
+    """Ask a provider, once, for all that listing needs, so that its faults show while its plugin can still be named."""
     backend = provider.backend_name
     if not isinstance(backend, str) or not re.fullmatch(r"[a-z0-9_]+", backend):
         raise TypeError(f"{type(provider).__name__}.backend_name must be a lower-case name, not {backend!r}")
+    recipes = {}
     for recipe_type in provider.get_supported_recipes():
         if not isinstance(recipe_type, RecipeType):
             raise TypeError(f"backend {backend!r} lists {recipe_type!r}, which is not a recipes.RecipeType")
@@ -404,10 +408,11 @@ def _ask(provider: RecipeProvider) -> Availability:
         for option in info.options:
             if not isinstance(option, Option):
                 raise TypeError(f"describe({recipe_type}) has the option {option!r}, which is not a recipes.Option")
+        recipes[recipe_type] = info
     availability = provider.availability()
     if not isinstance(availability, Availability):
         raise TypeError(f"availability() must return an Availability, not {type(availability).__name__}")
-    return availability
+    return availability, recipes
 
 
 def clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:
@@ -430,7 +435,7 @@ def clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:
 def _with_clashes(plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """Write into each row what of it nobody can use: clashes, and components whose recipe does not exist."""
     clashing = clashes(plugins)
-    recipes = {p.backend_name: {r.id for r in p.get_supported_recipes()} for row in plugins for p in row.providers}
+    recipes = {backend: {r.id for r in known} for row in plugins for backend, known in row.recipes.items()}
     rows = []
     for plugin in plugins:
         declared = [("backend", provider.backend_name) for provider in plugin.providers]

@@ -64,8 +64,12 @@ class _Backend:
     def availability(self) -> Availability:
         return self.plugin.availability[self.provider.backend_name]
 
+    @property
+    def recipes(self) -> Mapping[RecipeType, RecipeInfo]:
+        return self.plugin.recipes[self.provider.backend_name]
+
     def recipe_type(self, recipe: str) -> RecipeType | None:
-        return next((r for r in self.provider.get_supported_recipes() if r.id == recipe), None)
+        return next((r for r in self.recipes if r.id == recipe), None)
 
 
 class Registry:
@@ -138,7 +142,7 @@ class Registry:
                 return f"the {bad.origin} is {bad.state}: {bad.reason}", f"mend, switch on or reinstall {bad.name}"
             return f"{component.distribution} is not installed", f"pip install {component.distribution}"
         if backend.recipe_type(component.recipe) is None:
-            known = [r.id for r in backend.provider.get_supported_recipes()]
+            known = [r.id for r in backend.recipes]
             return f"the {backend.plugin.origin} has no such recipe.{did_you_mean(component.recipe, known)}", ""
         availability = backend.availability
         if availability.available:
@@ -188,12 +192,12 @@ class Registry:
             RegisteredRecipe(
                 recipe_type.id,
                 recipe_type,
-                backend.provider.describe(recipe_type),
+                info,
                 backend.plugin.name,
                 backend.availability,
             )
             for backend in self._backends.values()
-            for recipe_type in backend.provider.get_supported_recipes()
+            for recipe_type, info in backend.recipes.items()
         ]
         return sorted(recipes, key=lambda recipe: recipe.id)
 
@@ -280,7 +284,7 @@ class Registry:
                 raise bad.unusable()
         found = backend.recipe_type(wanted) if backend is not None else None
         if backend is None or found is None:
-            known = [r.id for b in self._backends.values() for r in b.provider.get_supported_recipes()]
+            known = [r.id for b in self._backends.values() for r in b.recipes]
             package = f" It is likely provided by recipes-{name}: pip install recipes-{name}" if backend is None else ""
             raise UnknownRecipeError(
                 f"No installed plugin provides the recipe {wanted!r}.{did_you_mean(wanted, known)}{package}"
