@@ -326,11 +326,25 @@ def doctor(context: click.Context, plugin: str | None, as_json: bool) -> None:
     help="The file to write; with several targets a folder, or a path with {target} in it.",
 )
 @_values_option
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many processes lower several targets side by side; each needs the memory of an export.",
+)
 @click.option("--report/--no-report", default=True, help="Whether to print what each export made, on stderr.")
 @_debug_option
 @click.pass_context
 def export(
-    context: click.Context, model: str, names: tuple[str, ...], out: str, given: tuple[str, ...], report: bool
+    context: click.Context,
+    model: str,
+    names: tuple[str, ...],
+    out: str,
+    given: tuple[str, ...],
+    jobs: int,
+    report: bool,
 ) -> None:
     """Export MODEL for one or more targets.
 
@@ -343,9 +357,9 @@ def export(
     example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
     Targets that do not calibrate make no use of calibration_inputs.
 
-    Each file gets a manifest beside it, which `recipes inspect` and `recipes verify` read: model.pte.json.
-    A file that exists is replaced only when its export has succeeded. Where one of several targets fails,
-    the files of the others are kept and the exit code is 1.
+    What several targets have in common, such as the capture, is done once. Each file gets a manifest beside it,
+    which `recipes inspect` and `recipes verify` read: model.pte.json. A file that exists is replaced only when its
+    export has succeeded. Where one of several targets fails, the files of the others are kept and the exit code is 1.
 
     \b
     Examples:
@@ -369,7 +383,9 @@ def export(
     files = exporting.plan_files(names, out)
     reference = load.ModelReference.parse(model)
 
-    failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context), report=report)
+    failures = exporting.export_all(
+        registry, reference, files, values, debug=_is_debug(context), report=report, jobs=jobs
+    )
     for failure in failures:
         prefix = f"{failure.target}: " if len(names) > 1 else ""
         if failure.library_output:
