@@ -272,7 +272,7 @@ def test_another_process_makes_the_same_files(
 def test_a_failure_in_another_process_is_that_targets(processes: Executor) -> None:
     model, example = small()
     targets = {"good": XNNPACK[0], "bad": get_target_recipe(XNNPACK[0]).derive(name="bad", lowering_recipe=failing())}
-    with pytest.raises(ExportManyError, match="bad: .*failed at the stage to_edge_transform_and_lower") as caught:
+    with pytest.raises(ExportManyError, match=r"bad: .*failed at the stage to_edge_transform_and_lower") as caught:
         export_many(model, targets, example, executor=processes)
     assert list(caught.value.sessions) == ["good"]
     assert getattr(caught.value.failures["bad"], "stage", None) == "to_edge_transform_and_lower"
