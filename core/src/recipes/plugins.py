@@ -48,6 +48,7 @@ class Plugin:
         stage: Where it went wrong: `metadata`, `import`, `register`, a hook's name, or empty.
         providers: What it registered, one for each backend.
         availability: Whether each of its backends can lower here, by the backend's name.
+        recipe_availability: Whether each of its recipes can be made here, by the recipe's id.
         targets: The targets that it declares.
         extensions: The components that it adds to targets of others.
         error: What was raised, if anything.
@@ -61,6 +62,7 @@ class Plugin:
     stage: str = ""
     providers: tuple[RecipeProvider, ...] = ()
     availability: Mapping[str, Availability] = field(default_factory=dict)
+    recipe_availability: Mapping[str, Availability] = field(default_factory=dict)
     targets: tuple[TargetProfile, ...] = ()
     extensions: tuple[TargetExtension, ...] = ()
     error: BaseException | None = field(default=None, compare=False, repr=False)
@@ -169,6 +171,11 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
         stage = "recipes_register_providers"
         providers = _declared(manager, row.name, stage, RecipeProvider)
         availability = {provider.backend_name: _ask(provider) for provider in providers}
+        recipe_availability = {
+            recipe_type.id: _ask_of(provider, recipe_type, availability[provider.backend_name])
+            for provider in providers
+            for recipe_type in provider.get_supported_recipes()
+        }
         stage = "recipes_register_targets"
         declared = _declared(manager, row.name, stage, (TargetProfile, TargetExtension))
     except KeyboardInterrupt:
@@ -181,6 +188,7 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
         row,
         providers=tuple(providers),
         availability=availability,
+        recipe_availability=recipe_availability,
         targets=tuple(t for t in declared if isinstance(t, TargetProfile)),
         extensions=tuple(t for t in declared if isinstance(t, TargetExtension)),
     )
@@ -265,6 +273,15 @@ def _ask(provider: RecipeProvider) -> Availability:
     availability = provider.availability()
     if not isinstance(availability, Availability):
         raise TypeError(f"availability() must return an Availability, not {type(availability).__name__}")
+    return availability
+
+
+def _ask_of(provider: RecipeProvider, recipe_type: RecipeType, backend: Availability) -> Availability:
+    if not backend.available:
+        return backend
+    availability = provider.recipe_availability(recipe_type)
+    if not isinstance(availability, Availability):
+        raise TypeError(f"recipe_availability() must return an Availability, not {type(availability).__name__}")
     return availability
 
 

@@ -45,7 +45,7 @@ class RegisteredRecipe:
         recipe_type: The enum member.
         info: What it does, and its options.
         plugin: The plugin that provides it.
-        availability: Whether its backend can lower on this host.
+        availability: Whether it can be made on this host.
     """
 
     id: str
@@ -60,9 +60,8 @@ class _Backend:
     plugin: Plugin
     provider: RecipeProvider
 
-    @property
-    def availability(self) -> Availability:
-        return self.plugin.availability[self.provider.backend_name]
+    def availability(self, recipe: str) -> Availability:
+        return self.plugin.recipe_availability[recipe]
 
     def recipe_type(self, recipe: str) -> RecipeType | None:
         return next((r for r in self.provider.get_supported_recipes() if r.id == recipe), None)
@@ -131,7 +130,8 @@ class Registry:
         if backend.recipe_type(component.recipe) is None:
             known = [r.id for r in backend.provider.get_supported_recipes()]
             return f"the {backend.plugin.origin} has no such recipe.{did_you_mean(component.recipe, known)}", ""
-        return backend.availability.reason, backend.availability.hint
+        availability = backend.availability(component.recipe)
+        return availability.reason, availability.hint
 
     def _unusable_plugin(self, name: str, distribution: str) -> Plugin | None:
         """An installed plugin of that name or distribution that registered nothing, if there is one."""
@@ -167,7 +167,7 @@ class Registry:
                 recipe_type,
                 backend.provider.describe(recipe_type),
                 backend.plugin.name,
-                backend.availability,
+                backend.availability(recipe_type.id),
             )
             for backend in self._backends.values()
             for recipe_type in backend.provider.get_supported_recipes()

@@ -1,0 +1,63 @@
+"""OpenVINO's partitioner, with operators that can be kept off it. Imports torch and openvino."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Collection
+from typing import Any
+
+from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from torch.export import ExportedProgram
+
+
+def _skipped(*args: Any, **kwargs: Any) -> Any:
+    """Stand for an operator that is kept off OpenVINO while it partitions; never run."""
+    raise AssertionError("a graph is not run while it is partitioned")
+
+
+class SkippingPartitioner(Partitioner):
+    """Gives OpenVINO what ExecuTorch's partitioner finds, but for some operators.
+
+    That partitioner is `@final`, prints every operator that it leaves, and has no effect of its own
+    `op_types_to_skip`: it asks that set only about operators that OpenVINO does not have anyway.
+
+    Args:
+        device: The device to compile for.
+        skipped: Operators to keep off, as `namespace.operator.overload`.
+    """
+
+    def __init__(self, device: str, skipped: Collection[str] = ()) -> None:
+        super().__init__()
+        self.device = device
+        self.skipped = frozenset(skipped)
+        self._inner = OpenvinoPartitioner([CompileSpec("device", device.encode())])
+        self.delegation_spec = self._inner.delegation_spec
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
+        """Those of ExecuTorch's partitioner, without the skipped."""
+        operators, check = self._inner.ops_to_not_decompose(ep)
+        return [one for one in operators if str(one) not in self.skipped], check
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag what OpenVINO takes."""
+        hidden = [
+            (node, node.target)
+            for node in exported_program.graph.nodes
+            if node.op == "call_function" and dotted(node.target) in self.skipped
+        ]
+        try:
+            for node, _ in hidden:
+                node.target = _skipped
+            with contextlib.redirect_stdout(io.StringIO()):
+                return self._inner.partition(exported_program)
+        finally:
+            for node, target in hidden:
+                node.target = target
+
+
+def dotted(target: Any) -> str:
+    """`aten.add.Tensor`, of an operator of ATen's or of the edge dialect."""
+    return str(getattr(target, "_op", target))
