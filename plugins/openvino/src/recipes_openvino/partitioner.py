@@ -11,6 +11,7 @@ from executorch.backends.openvino.partitioner import OpenvinoPartitioner
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 
 def _skipped(*args: Any, **kwargs: Any) -> Any:
@@ -43,11 +44,7 @@ class SkippingPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag what OpenVINO takes."""
-        hidden = [
-            (node, node.target)
-            for node in exported_program.graph.nodes
-            if node.op == "call_function" and dotted(node.target) in self.skipped
-        ]
+        hidden = [(node, node.target) for node in self._kept_off(exported_program)]
         try:
             for node, _ in hidden:
                 node.target = _skipped
@@ -56,6 +53,22 @@ class SkippingPartitioner(Partitioner):
         finally:
             for node, target in hidden:
                 node.target = target
+
+    def _kept_off(self, program: ExportedProgram) -> set[Node]:
+        """The skipped operators, with what only prepares a constant for them.
+
+        A linear layer becomes a transposition of its weight and an `addmm`: were the transposition taken, the next
+        backend would find an `addmm` without a constant weight, which it leaves.
+        """
+        inputs = program.graph_signature.user_inputs
+        found: set[Node] = set()
+        for node in reversed(program.graph.nodes):
+            if node.op != "call_function":
+                continue
+            constant = all(n.op == "placeholder" and n.name not in inputs for n in node.all_input_nodes)
+            if dotted(node.target) in self.skipped or (constant and node.users and found.issuperset(node.users)):
+                found.add(node)
+        return found
 
 
 def dotted(target: Any) -> str:

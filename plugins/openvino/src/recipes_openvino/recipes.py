@@ -101,6 +101,8 @@ def store_weights_in_half(method: str, program: ExportedProgram, *, skipped: Col
         skipped: Operators that are kept off OpenVINO, as `namespace.operator.overload`.
     """
     module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
+    for copied, node in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        copied.name = node.name  # copying renames what is called as one of Python's functions: `input`
     state = dict(program.state_dict)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node in placeholders:
