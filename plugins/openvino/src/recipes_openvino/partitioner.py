@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Collection
 from typing import Any
 
+import torch
 from executorch.backends.openvino.partitioner import OpenvinoPartitioner
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from recipes import RecipesWarning
 
 
 def _skipped(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +49,16 @@ class SkippingPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag what OpenVINO takes."""
-        hidden = [(node, node.target) for node in self._kept_off(exported_program)]
+        dynamic = [n for n in exported_program.graph.nodes if n.op == "call_function" and _is_dynamic(n)]
+        if dynamic:
+            warnings.warn(
+                f"{len(dynamic)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(dynamic[0].target)} "
+                f"[{dynamic[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
+                "the inputs are.",
+                RecipesWarning,
+                stacklevel=2,
+            )
+        hidden = [(node, node.target) for node in {*self._kept_off(exported_program), *dynamic}]
         try:
             for node, _ in hidden:
                 node.target = _skipped
@@ -69,6 +83,14 @@ class SkippingPartitioner(Partitioner):
             if dotted(node.target) in self.skipped or (constant and node.users and found.issuperset(node.users)):
                 found.add(node)
         return found
+
+
+def _is_dynamic(node: Node) -> bool:
+    values = tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
+    return any(
+        isinstance(v, torch.SymInt) or (isinstance(v, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in v.shape))
+        for v in values
+    )
 
 
 def dotted(target: Any) -> str:

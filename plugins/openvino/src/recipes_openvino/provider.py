@@ -107,10 +107,11 @@ class OpenVINOProvider(RecipeProvider):
     def check_model(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
     ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
-        """Warn of weights that float16 cannot hold."""
+        """Refuse a model without inputs, which does not run; warn of weights that float16 cannot hold."""
+        findings = [] if facts.inputs else [_without_inputs(facts.method)]
         if recipe_type is not OpenVINORecipeType.FP16:
-            return {}, ()
-        return {}, [
+            return {}, findings
+        return {}, findings + [
             Finding(
                 "warning",
                 "beyond-half-range",
@@ -131,6 +132,16 @@ class OpenVINOProvider(RecipeProvider):
 
         assert isinstance(recipe_type, OpenVINORecipeType), "the base class has checked it"
         return recipes.build(recipe_type, {name: option.value for name, option in options.items()})
+
+
+def _without_inputs(method: str) -> Finding:
+    return Finding(
+        "error",
+        "no-inputs",
+        f"method {method!r}",
+        "this has no tensor among its inputs, and ExecuTorch's OpenVINO runtime fails to execute such a model.",
+        "Use a target of another backend for it.",
+    )
 
 
 def overflows_half(value: Any) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from executorch.backends.openvino.quantizer import OpenVINOQuantizer as ExecuTorchQuantizer
 from executorch.backends.openvino.quantizer import QuantizationMode
+from nncf.common.logging import nncf_logger
 from torch.fx import GraphModule, Node
 
 _ANNOTATION = "quantization_annotation"
@@ -33,7 +36,8 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
         names = [n.name for n in model.graph.nodes if n.op == "call_function" and str(n.target) in self.skipped]
         if names:
             self.set_ignored_scope(names=names)
-        model = super().annotate(model)
+        with _quiet_nncf():
+            model = super().annotate(model)
         for node in model.graph.nodes:
             annotation = node.meta.get(_ANNOTATION)
             for source, spec in annotation.input_qspec_map.items() if annotation is not None else ():
@@ -41,6 +45,17 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
                 if getattr(spec, "qscheme", None) in _PER_CHANNEL and _dimensions(source, model) < 2:
                     annotation.input_qspec_map[source] = None
         return model
+
+
+@contextlib.contextmanager
+def _quiet_nncf() -> Iterator[None]:
+    """Hold back what NNCF says of every operator that it leaves."""
+    level = nncf_logger.level
+    nncf_logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        nncf_logger.setLevel(level)
 
 
 def _dimensions(node: Node, model: GraphModule) -> int:
