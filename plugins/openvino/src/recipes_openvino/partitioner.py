@@ -58,7 +58,7 @@ class SkippingPartitioner(Partitioner):
                 RecipesWarning,
                 stacklevel=2,
             )
-        hidden = [(node, node.target) for node in {*self._kept_off(exported_program), *dynamic}]
+        hidden = [(node, node.target) for node in self._kept_off(exported_program, dynamic)]
         try:
             for node, _ in hidden:
                 node.target = _skipped
@@ -68,14 +68,14 @@ class SkippingPartitioner(Partitioner):
             for node, target in hidden:
                 node.target = target
 
-    def _kept_off(self, program: ExportedProgram) -> set[Node]:
-        """The skipped operators, with what only prepares a constant for them.
+    def _kept_off(self, program: ExportedProgram, dynamic: Collection[Node]) -> set[Node]:
+        """The skipped and the dynamic operators, with what only prepares a constant for them.
 
         A linear layer becomes a transposition of its weight and an `addmm`: were the transposition taken, the next
         backend would find an `addmm` without a constant weight, which it leaves.
         """
         inputs = program.graph_signature.user_inputs
-        found: set[Node] = set()
+        found = set(dynamic)
         for node in reversed(program.graph.nodes):
             if node.op != "call_function":
                 continue
