@@ -50,10 +50,11 @@ class SkippingPartitioner(Partitioner):
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Tag what OpenVINO takes."""
         dynamic = [n for n in exported_program.graph.nodes if n.op == "call_function" and _is_dynamic(n)]
-        if dynamic:
+        named = [n for n in dynamic if isinstance(n.meta.get("val"), torch.Tensor)]
+        if named:
             warnings.warn(
-                f"{len(dynamic)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(dynamic[0].target)} "
-                f"[{dynamic[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
+                f"{len(named)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(named[0].target)} "
+                f"[{named[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
                 "the inputs are.",
                 RecipesWarning,
                 stacklevel=2,
