@@ -100,9 +100,7 @@ def test_a_file_for_an_openvino_target_runs_here_and_holds_what_its_name_promise
     read_openvino: Any,
     signal_to_noise: Any,
 ) -> None:
-    check_openvino(
-        target, workload("convolution"), run_eager, run_file, read_delegates, read_openvino, signal_to_noise
-    )
+    check_openvino(target, workload("convolution"), run_eager, run_file, read_delegates, read_openvino, signal_to_noise)
 
 
 @pytest.mark.parametrize("target", COREML)

@@ -88,7 +88,7 @@ def test_two_backends_and_a_portable_kernel_share_a_program(
     model = Thrice().eval()
     samples = [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
     recipe = target_recipe(target, skip_ops_for_openvino_delegation=LINEAR)
-    session = export(model, recipe, samples[0], **({"calibration_inputs": samples} if target == INT8 else {}))
+    session = export(model, recipe, samples[0], calibration_inputs=samples if target == INT8 else None)
     pte = session.get_pte_buffer()
     found = read_delegates(pte)
     assert found["OpenvinoBackend"] >= 1
@@ -163,3 +163,16 @@ def test_a_bad_calibration_sample_is_named(workload: Callable[[str], Any]) -> No
 def test_its_quantizer_next_to_one_that_folds_weights_is_refused_when_recipes_are_combined() -> None:
     with pytest.raises(RecipeConflictError, match=r"(?s)fold_quantize=False.*openvino_int8: OpenVINOQuantizer"):
         ExportRecipe.combine([get_recipe("openvino:int8"), get_recipe("xnnpack:pt2e_int8_static_per_channel")])
+
+
+@pytest.mark.parametrize("target", [FP32, FP16, INT8])
+def test_a_small_embedding_is_right(target: str, run_file: Any, read_delegates: Any, signal_to_noise: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 16), nn.ReLU(), nn.Flatten(), nn.Linear(48, 4)).eval()
+    samples = [(torch.randint(0, 20, (1, 3)),) for _ in range(16)]
+    session = export(model, target, samples[0], calibration_inputs=samples if target == INT8 else None)
+    pte = session.get_pte_buffer()
+    assert read_delegates(pte) == {"OpenvinoBackend": 1}
+    with torch.no_grad():
+        expected = torch.cat([model(*sample) for sample in samples])
+    assert signal_to_noise(expected, run_file(pte, samples)) > LEAST_DB[target]

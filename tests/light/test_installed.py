@@ -78,7 +78,8 @@ def test_without_torch_all_targets_are_listed_as_unavailable_with_the_reason_and
 
 
 def test_without_torch_making_a_recipe_says_what_to_install(environment: Environment) -> None:
-    printed = environment(CORE, COREML, OPENVINO, XNNPACK)(error_of("recipes.get_target_recipe('linux-x86_64-xnnpack-fp32')"))
+    run = environment(CORE, COREML, OPENVINO, XNNPACK)
+    printed = run(error_of("recipes.get_target_recipe('linux-x86_64-xnnpack-fp32')"))
     assert printed.startswith("TargetUnavailableError")
     assert "pip install" in printed
     assert "executorch" in printed

@@ -30,7 +30,8 @@ class Net(nn.Module):
         self.linear = nn.Linear(144, 10)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - a name that copies of graphs lose
-        return self.linear(self.norm(self.conv(input).relu()).flatten(1))
+        found: torch.Tensor = self.linear(self.norm(self.conv(input).relu()).flatten(1))
+        return found
 
 
 def captured() -> torch.export.ExportedProgram:
@@ -91,7 +92,10 @@ def edge(partitioner: Any, inputs: tuple[torch.Tensor, ...] = IMAGE, **kwargs: A
     from executorch.exir import to_edge_transform_and_lower
 
     program = torch.export.export(Net().eval(), inputs, **kwargs)
-    return to_edge_transform_and_lower(program, partitioner=[partitioner]).exported_program().graph_module
+    module: torch.fx.GraphModule = (
+        to_edge_transform_and_lower(program, partitioner=[partitioner]).exported_program().graph_module
+    )
+    return module
 
 
 def left(module: torch.fx.GraphModule) -> list[str]:
@@ -141,3 +145,31 @@ def test_a_skipped_operator_is_not_quantized() -> None:
     found = annotated(OpenVINOQuantizer(["aten.linear.default"]))
     assert found.get("linear", []) == []
     assert found["conv2d"] == ["conv_weight"]
+
+
+class Lookup(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(10, width)
+        self.linear = nn.Linear(width, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.linear(self.table(ids))
+        return found
+
+
+@pytest.mark.parametrize(("width", "kept_off"), [(8, True), (16, True), (17, False), (64, False)])
+def test_lookups_of_short_rows_are_kept_off_the_cpu_and_out_of_quantization(width: int, kept_off: bool) -> None:
+    from executorch.exir import to_edge_transform_and_lower
+
+    ids = (torch.tensor([[1, 2, 3]]),)
+    program = torch.export.export(Lookup(width).eval(), ids)
+    lowered = to_edge_transform_and_lower(program, partitioner=[SkippingPartitioner("CPU")])
+    assert left(lowered.exported_program().graph_module) == (["aten.embedding.default"] if kept_off else [])
+    rounded = store_weights_in_half("forward", program)
+    assert (rounded.state_dict["table.weight"].dtype is torch.float32) == kept_off
+    module = program.module(check_guards=False)
+    OpenVINOQuantizer().annotate(module)
+    lookups = [n for n in module.graph.nodes if "embedding" in str(n.target)]
+    assert [bool(n.meta.get("quantization_annotation")) for n in lookups] == [not kept_off]

@@ -18,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from recipes import RecipesWarning
 
+SHORT_ROW = 16
+"""The longest row, in values, of the lookups that are kept off OpenVINO's CPU."""
+
 
 def _skipped(*args: Any, **kwargs: Any) -> Any:
     """Stand for an operator that is kept off OpenVINO while it partitions; never run."""
@@ -70,28 +73,54 @@ class SkippingPartitioner(Partitioner):
                 node.target = target
 
     def _kept_off(self, program: ExportedProgram, dynamic: Collection[Node]) -> set[Node]:
-        """The skipped and the dynamic operators, with what only prepares a constant for them.
+        """The skipped and the dynamic operators and unsafe lookups, with what only prepares a constant for them.
 
         A linear layer becomes a transposition of its weight and an `addmm`: were the transposition taken, the next
         backend would find an `addmm` without a constant weight, which it leaves.
         """
-        inputs = program.graph_signature.user_inputs
+        constants = _constants(program)
         found = set(dynamic)
         for node in reversed(program.graph.nodes):
             if node.op != "call_function":
                 continue
-            constant = all(n.op == "placeholder" and n.name not in inputs for n in node.all_input_nodes)
-            if dotted(node.target) in self.skipped or (constant and node.users and found.issuperset(node.users)):
+            name = dotted(node.target)
+            unsafe = self.device == "CPU" and looks_up_short_rows(name, node) and node.args[0] in constants
+            prepares = node in constants and node.users and found.issuperset(node.users)
+            if name in self.skipped or unsafe or prepares:
                 found.add(node)
         return found
 
 
+def _constants(program: ExportedProgram) -> set[Node]:
+    """Weights and buffers, and what is computed of them alone."""
+    inputs = program.graph_signature.user_inputs
+    found: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            constant = node.name not in inputs
+        else:
+            constant = node.op == "call_function" and found.issuperset(node.all_input_nodes)
+        if constant:
+            found.add(node)
+    return found
+
+
+def looks_up_short_rows(name: str, node: Node) -> bool:
+    """Whether an operator looks up rows of 16 values or fewer.
+
+    In a constant table, such a lookup overruns memory on a processor where OpenVINO 2025.4 computes in bfloat16:
+    what follows is computed of garbage, or the process is aborted.
+    """
+    if name not in ("aten.embedding.default", "aten.index_select.default", "aten.index.Tensor"):
+        return False
+    table = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
+    return isinstance(table, torch.Tensor) and table.ndim > 0 and table.shape[1:].numel() <= SHORT_ROW
+
+
 def _is_dynamic(node: Node) -> bool:
     values = tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
-    return any(
-        isinstance(v, torch.SymInt) or (isinstance(v, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in v.shape))
-        for v in values
-    )
+    sizes = [size for v in values for size in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def dotted(target: Any) -> str:

@@ -13,6 +13,8 @@ from executorch.backends.openvino.quantizer import QuantizationMode
 from nncf.common.logging import nncf_logger
 from torch.fx import GraphModule, Node
 
+from recipes_openvino.partitioner import looks_up_short_rows
+
 _ANNOTATION = "quantization_annotation"
 _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
@@ -40,6 +42,9 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
             model = super().annotate(model)
         for node in model.graph.nodes:
             annotation = node.meta.get(_ANNOTATION)
+            if annotation is not None and looks_up_short_rows(str(node.target), node):
+                del node.meta[_ANNOTATION]  # it is kept off OpenVINO
+                continue
             for source, spec in annotation.input_qspec_map.items() if annotation is not None else ():
                 # The weights of a normalization: torchao's observer of channels fails on one dimension.
                 if getattr(spec, "qscheme", None) in _PER_CHANNEL and _dimensions(source, model) < 2:

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from recipes import OptionError
-from recipes_openvino.partitioner import SkippingPartitioner
+from recipes_openvino.partitioner import SkippingPartitioner, looks_up_short_rows
 from recipes_openvino.provider import overflows_half
 from recipes_openvino.recipe_types import OpenVINORecipeType as Type
 
@@ -107,12 +107,17 @@ def store_weights_in_half(method: str, program: ExportedProgram, *, skipped: Col
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node in placeholders:
         name = signature.inputs_to_parameters.get(node.name)
-        if name is None or not _fits_half(state[name]) or any(str(user.target) in skipped for user in node.users):
+        if name is None or not _fits_half(state[name]) or any(_is_kept_off(user, skipped) for user in node.users):
             continue
         state[name] = torch.nn.Parameter(state[name].detach().half(), requires_grad=False)
         _convert_back(module.graph, node, placeholders[-1])
     module.recompile()
     return program._update(module, signature, state_dict=state)
+
+
+def _is_kept_off(node: Node, skipped: Collection[str]) -> bool:
+    name = str(node.target)
+    return name in skipped or looks_up_short_rows(name, node)
 
 
 def _fits_half(weight: torch.Tensor) -> bool:
