@@ -26,6 +26,7 @@ from recipes import (
     ExportError,
     ExportRecipe,
     ExportSession,
+    RecipeConflictError,
     RecipesWarning,
     SaveError,
     StageProgress,
@@ -364,3 +365,28 @@ def test_artefacts_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(SaveError, match="Cannot keep artefacts"):
         export(Small().eval(), PORTABLE, torch.rand(2, 4), artifact_dir=tmp_path / "file")
+
+
+class UnfoldedQuantizer(XNNPACKQuantizer):  # type: ignore[misc]
+    fold_quantize = False
+
+
+@pytest.mark.parametrize(("kind", "folds"), [(XNNPACKQuantizer, True), (UnfoldedQuantizer, False)])
+def test_weights_become_integers_unless_the_quantizer_says_that_they_are_not_folded(
+    kind: type[XNNPACKQuantizer], folds: bool
+) -> None:
+    quantizer = kind().set_global(get_symmetric_quantization_config())
+    recipe = ExportRecipe(name="int8", quantization_recipe=QuantizationRecipe(quantizers=[quantizer]))
+    session = export(Small().eval(), recipe, torch.rand(2, 4))
+    program = session.get_exported_program()
+    kept = {**program.state_dict, **program.constants}
+    assert (torch.int8 in {value.dtype for value in kept.values() if value.shape == (3, 4)}) == folds
+    assert any("quantize_per_tensor" in str(node.target) for node in program.graph.nodes)
+
+
+def test_quantizers_of_both_kinds_in_one_recipe_are_refused() -> None:
+    config = get_symmetric_quantization_config()
+    quantizers = [XNNPACKQuantizer().set_global(config), UnfoldedQuantizer().set_global(config)]
+    recipe = ExportRecipe(name="both", quantization_recipe=QuantizationRecipe(quantizers=quantizers))
+    with pytest.raises(RecipeConflictError, match="fold_quantize=False next to others: .*UnfoldedQuantizer"):
+        export(Small().eval(), recipe, torch.rand(2, 4))

@@ -29,6 +29,7 @@ from recipes import kernels
 from recipes.errors import ArgumentError, RecipeConflictError
 from recipes.merge import check_disjoint
 from recipes.quantization import PrecedenceQuantizer, folds_weights, mark_unbounded
+from recipes.values import describe
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
 
@@ -125,8 +126,8 @@ class QuantizeStage(Stage):
         folds = {folds_weights(one) for one in quantizer.quantizers}
         if len(folds) > 1:
             raise RecipeConflictError(
-                f"The recipe {recipe!r} has quantizers with fold_quantize=False next to others; conversion does the "
-                "same for all weights. Use one kind alone."
+                f"The recipe has quantizers with fold_quantize=False next to others: {describe(recipe.quantizers)}. "
+                "Conversion does the same for all weights; use one kind alone."
             )
         model = _apply(recipe.pre_prepare_passes, captured)
         if not recipe.is_qat:
