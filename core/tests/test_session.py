@@ -388,5 +388,5 @@ def test_quantizers_of_both_kinds_in_one_recipe_are_refused() -> None:
     config = get_symmetric_quantization_config()
     quantizers = [XNNPACKQuantizer().set_global(config), UnfoldedQuantizer().set_global(config)]
     recipe = ExportRecipe(name="both", quantization_recipe=QuantizationRecipe(quantizers=quantizers))
-    with pytest.raises(RecipeConflictError, match="fold_quantize=False next to others: .*UnfoldedQuantizer"):
+    with pytest.raises(RecipeConflictError, match=r"fold_quantize=False next to others: .*UnfoldedQuantizer"):
         export(Small().eval(), recipe, torch.rand(2, 4))
