@@ -26,7 +26,7 @@ LAYERS = (
     {"hookspecs"},
     {"plugins"},
     {"registry"},
-    {"arguments"},
+    {"arguments", "scaffold"},
     {"sharing"},
     {"fallback"},
     {"kernels"},
