@@ -98,7 +98,7 @@ def next_commands(name: str, out: str | os.PathLike[str]) -> list[str]:
 def _check_name(name: str, registry: Registry) -> None:
     """Refuse a name that a plugin, its package or its backend could not have."""
     if not _NAME.fullmatch(name):
-        nearest = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        nearest = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").removeprefix("recipes_")
         hint = f" {nearest!r} would do." if _NAME.fullmatch(nearest) and not keyword.iskeyword(nearest) else ""
         raise ArgumentError(
             f"A plugin cannot be called {name!r}: its name is in recipe ids, target names and Python, so it is made of "
@@ -106,12 +106,12 @@ def _check_name(name: str, registry: Registry) -> None:
         )
     if keyword.iskeyword(name):
         raise ArgumentError(
-            f"A plugin cannot be called {name!r}, a keyword of Python: options are given to a backend as {name}={{...}}. "
-            f"Add to it: '{name}_npu'."
+            f"A plugin cannot be called {name!r}, which is a keyword of Python: a backend's options are given as "
+            f"{name}={{...}}. Make it longer: '{name}_npu'."
         )
     owner = _owner(name, registry)
     if owner:
-        raise ArgumentError(f"The name {name!r} is taken by {owner}. Choose another, such as the name of your chip.")
+        raise ArgumentError(f"The name {name!r} is taken by {owner}. Choose another.")
 
 
 def _owner(name: str, registry: Registry) -> str:
@@ -136,7 +136,7 @@ def _check_empty(folder: Path) -> None:
         if found:
             named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
             raise ArgumentError(
-                f"The folder {str(folder)!r} is not empty; it has {named}. Name a folder that is empty or does not exist."
+                f"The folder {str(folder)!r} is not empty, it has {named}. Name one that is empty or does not exist."
             )
     elif folder.exists() or folder.is_symlink():
         raise ArgumentError(f"{str(folder)!r} is not a folder. Name one that is empty or does not exist.")
