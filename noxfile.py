@@ -114,6 +114,14 @@ def quality(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Ours beside ExecuTorch's own path, in turns: an hour; minutes with `-- --quick`, which writes no page."""
+    python = full_environment(session)
+    pages = () if "--quick" in session.posargs else ("--write", "docs/benchmarks.md", "--json", "docs/benchmarks.json")
+    session.run(python, "tests/bench/run.py", *pages, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """A sentence model with trained weights to an iPhone and to this host; runs the host's file."""
     python = full_environment(session)

@@ -311,8 +311,7 @@ def _walk(words: str, command: click.Command) -> Iterator[tuple[str, click.Comma
 
 
 def _command(words: str, command: click.Command) -> str:
-    arguments = "".join(f" {p.name.upper()}" for p in command.params if isinstance(p, click.Argument) and p.name)
-    parts = [f"## `{words}{arguments}`"]
+    parts = [f"## `{' '.join([words, *_arguments(command)])}`"]
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if paragraph.startswith("\b"):  # click keeps the lines of such a paragraph
             for is_code, lines in itertools.groupby(paragraph.splitlines()[1:], lambda line: line.startswith("  ")):
@@ -322,6 +321,12 @@ def _command(words: str, command: click.Command) -> str:
     options = [_option(option) for option in command.params if isinstance(option, click.Option)]
     parts.append(table(("option", "what it does"), options))
     return "\n\n".join(parts)
+
+
+def _arguments(command: click.Command) -> Iterator[str]:
+    for argument in command.params:
+        if isinstance(argument, click.Argument) and argument.name:
+            yield argument.name.upper() if argument.required else f"[{argument.name.upper()}]"
 
 
 def _option(option: click.Option) -> tuple[str, str]:

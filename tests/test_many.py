@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import multiprocessing
+import operator
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from recipes import (
     ArgumentError,
     ExportManyError,
     ExportRecipe,
+    LoweringRecipe,
     QuantizationRecipe,
     RecipesWarning,
     StageProgress,
@@ -226,3 +232,74 @@ def test_progress_names_the_target_and_warnings_are_each_targets_own(tmp_path: P
         "one/forward.pt2",
         "two/forward.pt2",
     ]
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+def test_another_process_makes_the_same_files(
+    processes: Executor, workload: Callable[[str], Any], tmp_path: Path
+) -> None:
+    work = workload("convolution")
+    targets = [*IOS, *XNNPACK]
+    events: list[tuple[str, str]] = []
+    arguments = {"calibration_inputs": work.calibration, "constant_methods": {"version": 3}}
+    sessions = export_many(
+        work.model,
+        targets,
+        work.example,
+        executor=processes,
+        progress=lambda target, event: events.append((target, event.stage)),
+        **arguments,
+    )
+    here = export_many(work.model, targets, work.example, **arguments)
+    assert sorted(sessions) == sorted(targets)
+    for target in targets:
+        assert_equal_files(sessions[target], here[target], tmp_path / target)
+        assert (target, "to_executorch") in events
+        path = sessions[target].save_pte_file(tmp_path / f"{target}.pte")
+        manifest = json.loads(path.with_name(f"{path.name}.json").read_text())
+        assert manifest["report"]["methods"] == here[target].report().to_dict()["methods"]
+        assert manifest["backends"]
+    assert sessions[XNNPACK[0]].verify().ok
+    with pytest.raises(RuntimeError, match="Another process lowered this"):
+        sessions[XNNPACK[0]].get_edge_program_manager()
+
+
+def test_a_failure_in_another_process_is_that_targets(processes: Executor) -> None:
+    model, example = small()
+    targets = {"good": XNNPACK[0], "bad": get_target_recipe(XNNPACK[0]).derive(name="bad", lowering_recipe=failing())}
+    with pytest.raises(ExportManyError, match=r"bad: .*failed at the stage to_edge_transform_and_lower") as caught:
+        export_many(model, targets, example, executor=processes)
+    assert list(caught.value.sessions) == ["good"]
+    assert getattr(caught.value.failures["bad"], "stage", None) == "to_edge_transform_and_lower"
+
+
+def failing() -> LoweringRecipe:
+    return LoweringRecipe(partitioners=[], edge_transform_passes=[operator.neg])
+
+
+def test_a_recipe_that_cannot_be_pickled_is_lowered_here_and_told(processes: Executor) -> None:
+    model, example = small()
+    passes: list[Any] = []
+    recipe = get_target_recipe(XNNPACK[0])
+    lowering = dataclasses.replace(recipe.lowering_recipe, edge_transform_passes=[lambda method, program: passes])
+    with pytest.warns(RecipesWarning, match="lowered in this process"):
+        sessions = export_many(model, {"local": recipe.derive(lowering_recipe=lowering)}, example, executor=processes)
+    assert sessions["local"].get_edge_program_manager() is not None
+
+
+def test_executors_that_cannot_work_are_refused() -> None:
+    model, example = small()
+    with (
+        ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as forking,
+        pytest.raises(ArgumentError, match="spawn"),
+    ):
+        export_many(model, [XNNPACK[0]], example, executor=forking)
+    with pytest.raises(ArgumentError, match="Executor"):
+        export_many(model, [XNNPACK[0]], example, executor=2)  # type: ignore[arg-type]
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ArgumentError, match="generate_etrecord"):
+        export_many(model, [XNNPACK[0]], example, executor=threads, generate_etrecord=True)

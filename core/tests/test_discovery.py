@@ -157,6 +157,36 @@ FAULTS = {
         "recipes_register_providers",
         "must return RecipeProvider objects",
     ),
+    "a component that is a text": (
+        (
+            "from recipes import hookimpl, TargetProfile\n@hookimpl\n"
+            "def recipes_register_targets(): return [TargetProfile('linux-x86_64-a-b', ('a:b',))]"
+        ),
+        "recipes_register_targets",
+        "Target 'linux-x86_64-a-b' has the component 'a:b', which is no recipes.Component",
+    ),
+    "a component whose options are no mapping": (
+        (
+            "from recipes import hookimpl, TargetProfile, Component\n@hookimpl\n"
+            "def recipes_register_targets():\n"
+            "    return [TargetProfile('linux-x86_64-a-b', (Component('a:b', options=[1]),))]"
+        ),
+        "recipes_register_targets",
+        "options of the component 'a:b' must be a mapping, not [1]",
+    ),
+    "an extension of several patterns": (
+        (
+            "from recipes import hookimpl, TargetExtension, Component\n@hookimpl\n"
+            "def recipes_register_targets():\n    return [TargetExtension(['ios-*'], Component('a:b', required=False))]"
+        ),
+        "recipes_register_targets",
+        "takes a pattern of target names and a Component, not ['ios-*']",
+    ),
+    "an error that has no text": (
+        "class Odd(Exception):\n    def __str__(self): raise self\nraise Odd",
+        "import",
+        "Odd: its text cannot be made, for that raises Odd",
+    ),
     "a badly named target": (
         (
             "from recipes import hookimpl, TargetProfile, Component\n@hookimpl\n"
@@ -324,6 +354,56 @@ def test_a_component_without_a_recipe_is_told_in_the_row_and_in_the_target(
     assert "Did you mean 'acme:fp16'" in row.reason
     assert scanned.get_target("linux-x86_64-acme-fp16").state == "unavailable"
     assert [recipe.id for recipe in scanned.list_recipes()] == ["acme:fp16", "acme:int8"]
+
+
+def test_a_provider_is_asked_once_so_that_one_that_fails_later_loses_nobody_s_listing(
+    installed_plugin: Install, registry: Callable[..., Registry]
+) -> None:
+    source = plugin_source("acme", ["linux-x86_64-acme-fp16"])
+    flaky = (
+        "recipes = iter([[*Kind]])\n\n        def get_supported_recipes(self):\n            return next(self.recipes)"
+    )
+    flaky = source.replace("def get_supported_recipes(self):\n            return list(Kind)", flaky)
+    assert flaky != source
+    installed_plugin("acme", flaky)
+    installed_plugin("good", plugin_source("good", ["linux-x86_64-good-fp16"]))
+    scanned = registry()
+    assert [str(target) for target in scanned.list_targets()] == ["linux-x86_64-acme-fp16", "linux-x86_64-good-fp16"]
+    assert [r.id for r in scanned.list_recipes()] == ["acme:fp16", "acme:int8", "good:fp16", "good:int8"]
+    with pytest.raises(UnknownRecipeError, match="Did you mean 'good:fp16'"):
+        scanned.get_recipe("good:fp61")
+
+
+def test_an_option_that_is_no_option_is_the_fault_of_the_plugin_that_describes_it(
+    installed_plugin: Install, registry: Callable[..., Registry]
+) -> None:
+    source = plugin_source("acme").replace(
+        'Option("level", "int", "How hard to try.", default=1, minimum=0, maximum=3)', "'level'"
+    )
+    installed_plugin("acme", source)
+    row = rows(registry())["acme"]
+    assert row.state == "broken"
+    assert "has the option 'level', which is not a recipes.Option" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("availability", "state", "reason"),
+    [
+        (
+            "Availability(False)",
+            "unavailable",
+            "acme:fp16: the plugin 'acme' (recipes-acme 1.0) says that it cannot lower here, and not why",
+        ),
+        ("Availability(True, 'slow here')", "ready", ""),
+    ],
+)
+def test_whether_a_backend_is_available_is_what_it_says_and_not_whether_it_gives_a_reason(
+    availability: str, state: str, reason: str, installed_plugin: Install, registry: Callable[..., Registry]
+) -> None:
+    source = plugin_source("acme", ["linux-x86_64-acme-fp16"]).replace("Availability(True)", availability)
+    installed_plugin("acme", source)
+    target = registry().get_target("linux-x86_64-acme-fp16")
+    assert (target.state, target.reason) == (state, reason)
 
 
 def test_refresh_finds_what_was_installed_since_and_forgets_what_was_removed(

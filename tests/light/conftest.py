@@ -20,7 +20,10 @@ FOLDERS = {"recipes-core": "core", "recipes-coreml": "plugins/coreml", "recipes-
 HEAVY = {"executorch", "torch"}
 
 Run: TypeAlias = Callable[..., str]
-"""Runs Python code in an environment, or (`command=`) a command that is installed there, and gives what it printed."""
+"""Runs Python code in an environment, or (`command=`) a command that is installed there, and gives what it printed.
+
+It must end with the exit code 0, or `exit_code=`.
+"""
 
 
 def _pip(*arguments: str) -> None:
@@ -100,12 +103,12 @@ def environment(
 def _runner(python: Path) -> Run:
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("RECIPES_", "PYTHON"))}
 
-    def run(code: str = "", *, command: tuple[str, ...] = ()) -> str:
+    def run(code: str = "", *, command: tuple[str, ...] = (), exit_code: int = 0) -> str:
         words = [str(python.parent / command[0]), *command[1:]] if command else [str(python), "-c", code]
         result = subprocess.run(
             words, capture_output=True, text=True, env=environ, timeout=120, cwd=python.parent, check=False
         )
-        assert result.returncode == 0, result.stdout + result.stderr
+        assert result.returncode == exit_code, result.stdout + result.stderr
         return result.stdout
 
     return run

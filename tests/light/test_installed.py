@@ -131,3 +131,17 @@ def test_without_the_accelerator_everything_else_works(environment: Environment,
 def test_the_command_line_is_installed_with_core(environment: Environment, toolchains: Path) -> None:
     rows = json.loads(environment(CORE, XNNPACK, extra=(toolchains,))(command=("recipes", "targets", "--json")))
     assert [row["name"] for row in rows] == sorted(XNNPACK_TARGETS)
+
+
+def test_without_torch_doctor_says_what_is_missing_and_that_nothing_needs_mending(environment: Environment) -> None:
+    run = environment(CORE, COREML, XNNPACK)
+    found = json.loads(run(command=("recipes", "doctor", "--json")))
+    assert found["needs_a_person"] is False
+    assert found["distributions"]["recipes-core"]
+    assert [found["distributions"][name] for name in ("executorch", "torch", "torchao")] == [None] * 3
+    assert found["runtime"] == {"backends": {}, "problem": "executorch is not installed"}
+    assert [(f["level"], f["code"]) for f in found["findings"]] == [("warning", "no-runtime")]
+    assert sorted(target["name"] for target in found["targets"]) == ALL_TARGETS
+    page = run(command=("recipes", "doctor"))
+    assert "executorch is not installed" in page
+    assert page.splitlines()[-1] == "Nothing needs mending."

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from recipes.registry import refresh as refresh
     from recipes.report import Report as Report
     from recipes.session import ExportSession as ExportSession
-    from recipes.session import StageProgress as StageProgress
     from recipes.session import check as check
     from recipes.session import export as export
     from recipes.targets import Component as Component
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from recipes.targets import TargetProfile as TargetProfile
     from recipes.verification import Verification as Verification
     from recipes.verification import verify_program as verify_program
+    from recipes.watching import StageProgress as StageProgress
 
 __version__ = "0.1.0"
 
@@ -115,9 +115,10 @@ _HOMES = {
         "refresh",
     ),
     "recipes.report": ("Report",),
-    "recipes.session": ("ExportSession", "StageProgress", "check", "export"),
+    "recipes.session": ("ExportSession", "check", "export"),
     "recipes.targets": ("Component", "Target", "TargetExtension", "TargetProfile"),
     "recipes.verification": ("Verification", "verify_program"),
+    "recipes.watching": ("StageProgress",),
     # Not ours: ExecuTorch's own, so that one import line serves.
     "executorch.export": ("AOQuantizationConfig", "LoweringRecipe", "QuantizationRecipe", "StageType"),
 }

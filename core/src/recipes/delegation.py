@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from executorch.exir import EdgeProgramManager
 from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from executorch.exir.passes.dim_order_ops_registry import MemoryFormatOpsMap
@@ -109,6 +110,11 @@ class MethodDelegation:
             ],
             "split_by": self.split_by,
         }
+
+
+def delegations(lowered: EdgeProgramManager) -> tuple[MethodDelegation, ...]:
+    """What of each lowered method each backend runs, by the methods' names."""
+    return tuple(delegation(name, lowered.exported_program(name).graph_module) for name in sorted(lowered.methods))
 
 
 def delegation(method: str, graph_module: GraphModule) -> MethodDelegation:

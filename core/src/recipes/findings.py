@@ -1,4 +1,4 @@
-"""What a check found in a model, an input or a recipe, before the slow work."""
+"""What a check found: in a model, an input or a recipe before the slow work, or in what is installed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Finding:
     """One thing that a person should know.
 
     Args:
-        level: `error`: the export would fail or make a wrong file. `warning`: it would make one that is
-            likely not what was meant. `note`: something was decided.
+        level: `error`: the export would fail or make a wrong file; or a plugin needs mending. `warning`: it would
+            make one that is likely not what was meant; or something is missing. `note`: something was decided.
         code: A short name for the kind, in words joined by `-`: `training-mode`.
-        where: The module, tensor or argument by its qualified name: `encoder.layer.0.dropout`.
+        where: The module, tensor or argument by its qualified name: `encoder.layer.0.dropout`; or the plugin.
         message: What is the matter, in one sentence.
         way_out: What to do about it; empty for a note.
     """

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recipes.arguments import calibrates, models_by_method, resolve_recipe
-from recipes.errors import ArgumentError, ExportManyError
+from recipes.elsewhere import CapturedFiles, Lowered, lower, pickled
+from recipes.errors import ArgumentError, ExportError, ExportManyError, RecipesWarning
 from recipes.export_recipe import ExportRecipe
 from recipes.preflight import with_contiguous_weights
-from recipes.session import ExportSession, StageProgress
+from recipes.session import ExportSession
 from recipes.sharing import SharedWork
+from recipes.watching import StageProgress
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ def export_many(
     targets: Sequence[Any] | Mapping[str, Any],
     example_inputs: Any = None,
     *,
+    executor: Executor | None = None,
     dynamic_shapes: Any = None,
     calibration_inputs: Iterable[Any] | Callable[[], Iterable[Any]] | dict[str, Any] | None = None,
     constant_methods: dict[str, Any] | None = None,
@@ -56,6 +61,9 @@ def export_many(
         model: As in `export`.
         targets: Targets' names, recipes, recipe types or their ids; or a dict of these by names of your own.
         example_inputs: As in `export`.
+        executor: Where to lower, side by side, such as a `ProcessPoolExecutor` with the start method `spawn`; None for
+            this process, one after another. Each process imports torch and holds a copy of the weights, so it pays off
+            where lowering takes longer than ten seconds, and where there is the memory.
         dynamic_shapes: As in `export`.
         calibration_inputs: As in `export`, for the recipes that calibrate; at least one must.
         constant_methods: As in `export`.
@@ -79,6 +87,7 @@ def export_many(
             model,
             targets,
             example_inputs,
+            executor=executor,
             dynamic_shapes=dynamic_shapes,
             calibration_inputs=calibration_inputs,
             constant_methods=constant_methods,
@@ -102,7 +111,11 @@ def each(
     targets: Sequence[Any] | Mapping[str, Any],
     example_inputs: Any = None,
     *,
+    executor: Executor | None = None,
     calibration_inputs: Any = None,
+    constant_methods: dict[str, Any] | None = None,
+    generate_etrecord: bool = False,
+    strict_delegation: bool = False,
     artifact_dir: str | os.PathLike[str] | None = None,
     progress: Callable[[str, StageProgress], None] | None = None,
     **keywords: Any,
@@ -114,6 +127,7 @@ def each(
     Raises:
         ArgumentError: An argument is wrong for every target.
     """
+    _check_executor(executor, generate_etrecord)
     recipes = dict(_recipes(targets))
     models, _ = models_by_method(model)
     # Copies of weights are made here, once: work is shared by those who work on the same objects.
@@ -137,6 +151,9 @@ def each(
                 calibration_inputs=calibration_inputs if calibrates(recipe) else None,
                 artifact_dir=None if artifact_dir is None else Path(artifact_dir) / target,
                 progress=None if progress is None else partial(progress, target),
+                constant_methods=constant_methods,
+                generate_etrecord=generate_etrecord,
+                strict_delegation=strict_delegation,
                 **keywords,
             )
         except (Exception, SystemExit) as error:
@@ -144,18 +161,85 @@ def each(
     if not sessions and len({str(error) for error in failed.values()}) == 1:
         raise next(iter(failed.values()))
     work = SharedWork([session.recipe.quantization_recipe for session in sessions.values()])
-    for target in recipes:
-        if target in failed:
-            yield Outcome(target, error=failed[target])
-            continue
-        session = sessions.pop(target)
+    for session in sessions.values():
         session.share(work)
-        try:
-            session.export()
-        except (Exception, SystemExit) as error:  # a compiler that ends the process must not take the others along
-            yield Outcome(target, error=error)
-        else:
-            yield Outcome(target, session)
+    yield from (Outcome(target, error=error) for target, error in failed.items())
+    if executor is None:
+        while sessions:  # what was yielded is not held
+            target = next(iter(sessions))
+            session = sessions.pop(target)
+            yield _outcome(target, session, session.export)
+    else:
+        yield from _side_by_side(sessions, executor, constant_methods, strict_delegation)
+
+
+def _outcome(target: str, session: ExportSession, work: Callable[[], None]) -> Outcome:
+    try:
+        work()
+    except (Exception, SystemExit) as error:  # a compiler that ends the process must not take the others along
+        return Outcome(target, error=error)
+    return Outcome(target, session)
+
+
+def _side_by_side(
+    sessions: Mapping[str, ExportSession],
+    executor: Executor,
+    constant_methods: dict[str, Any] | None,
+    strict_delegation: bool,
+) -> Iterator[Outcome]:
+    """Capture here, lower in the executor, and conclude here as each is ready."""
+    waiting: dict[Future[Lowered], tuple[str, ExportSession]] = {}
+    with CapturedFiles() as files:
+        for target, session in sessions.items():
+            reason = "it has pipeline_stages of its own" if session.recipe.pipeline_stages is not None else ""
+            try:
+                rest = pickled(session.recipe, constant_methods, strict=strict_delegation)
+            except Exception as error:  # whatever an object's own way to be pickled raises
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                warnings.warn(
+                    f"Target {target!r} is lowered in this process, since its recipe cannot go to another: {reason}.",
+                    RecipesWarning,
+                    stacklevel=4,
+                )
+                yield _outcome(target, session, session.export)
+                continue
+            try:
+                paths = {method: files.file(program) for method, program in session.capture().items()}
+            except (Exception, SystemExit) as error:
+                yield Outcome(target, error=error)
+            else:
+                waiting[executor.submit(lower, paths, rest)] = target, session
+        for future in as_completed(waiting):
+            target, session = waiting[future]
+            yield _outcome(target, session, partial(_adopt, session, future))
+
+
+def _adopt(session: ExportSession, future: Future[Lowered]) -> None:
+    try:
+        lowered = future.result()
+    except BrokenExecutor as error:
+        raise ExportError(
+            f"The process that lowered {session.recipe.name!r} ended without a word, likely for lack of memory: use "
+            f"fewer processes, or none ({error}).",
+            "to_edge_transform_and_lower",
+        ) from error
+    session.adopt(lowered)
+
+
+def _check_executor(executor: Executor | None, generate_etrecord: bool) -> None:
+    if executor is None:
+        return
+    if not isinstance(executor, Executor):
+        raise ArgumentError(f"executor is a {type(executor).__name__}; it must be a concurrent.futures.Executor.")
+    if generate_etrecord:
+        raise ArgumentError("generate_etrecord needs the edge programs in this process: leave out executor.")
+    context = getattr(executor, "_mp_context", None)  # there is no public way to the start method
+    if context is not None and context.get_start_method() == "fork":
+        raise ArgumentError(
+            "executor forks this process, and torch hangs in a fork of a process that has used it. Give "
+            "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
+        )
 
 
 def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, ExportRecipe | Exception]]:

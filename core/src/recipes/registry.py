@@ -23,7 +23,7 @@ from recipes.errors import (
     UnknownTargetError,
     did_you_mean,
 )
-from recipes.plugins import Plugin, clashes, load_plugins
+from recipes.plugins import STRICT, Plugin, clashes, load_plugins, unknown_names
 from recipes.provider import Availability, OptionValue, RecipeInfo, RecipeProvider, RecipeType
 from recipes.targets import Component, Target, TargetExtension, assemble, split_target_name
 
@@ -64,8 +64,12 @@ class _Backend:
     def availability(self) -> Availability:
         return self.plugin.availability[self.provider.backend_name]
 
+    @property
+    def recipes(self) -> Mapping[RecipeType, RecipeInfo]:
+        return self.plugin.recipes[self.provider.backend_name]
+
     def recipe_type(self, recipe: str) -> RecipeType | None:
-        return next((r for r in self.provider.get_supported_recipes() if r.id == recipe), None)
+        return next((r for r in self.recipes if r.id == recipe), None)
 
 
 class Registry:
@@ -103,8 +107,12 @@ class Registry:
 
     @cached_property
     def _targets(self) -> dict[str, Target]:
+        # One whose recipe does not exist is told in its plugin's row, and is not the trouble of targets of others.
         extensions: list[tuple[str, TargetExtension]] = [
-            (plugin.name, extension) for plugin in self._plugins for extension in plugin.extensions
+            (plugin.name, extension)
+            for plugin in self._plugins
+            for extension in plugin.extensions
+            if self._may_exist(extension.component)
         ]
         targets = {}
         for plugin in self._plugins:
@@ -116,6 +124,11 @@ class Registry:
                     else assemble(plugin.name, profile, extensions, self._check)
                 )
         return dict(sorted(targets.items()))
+
+    def _may_exist(self, component: Component) -> bool:
+        """Whether the backend has the component's recipe, as far as can be told: it may not be installed."""
+        backend = self._backends.get(component.backend)
+        return backend is None or backend.recipe_type(component.recipe) is not None
 
     def _check(self, component: Component) -> tuple[str, str]:
         """Why a component's recipe cannot be made here and what mends that; two empty strings when it can."""
@@ -129,9 +142,15 @@ class Registry:
                 return f"the {bad.origin} is {bad.state}: {bad.reason}", f"mend, switch on or reinstall {bad.name}"
             return f"{component.distribution} is not installed", f"pip install {component.distribution}"
         if backend.recipe_type(component.recipe) is None:
-            known = [r.id for r in backend.provider.get_supported_recipes()]
+            known = [r.id for r in backend.recipes]
             return f"the {backend.plugin.origin} has no such recipe.{did_you_mean(component.recipe, known)}", ""
-        return backend.availability.reason, backend.availability.hint
+        availability = backend.availability
+        if availability.available:
+            return "", ""
+        return (
+            availability.reason or f"the {backend.plugin.origin} says that it cannot lower here, and not why",
+            availability.hint,
+        )
 
     def _unusable_plugin(self, name: str, distribution: str) -> Plugin | None:
         """An installed plugin of that name or distribution that registered nothing, if there is one."""
@@ -159,18 +178,26 @@ class Registry:
         """A row for each installed plugin, whatever its state, sorted by name."""
         return list(self._plugins)
 
+    def tolerant(self) -> Registry:
+        """A registry of the same plugins in which `RECIPES_STRICT` raises nothing: to find out what is wrong."""
+        return Registry(self._entry_points, {name: self._environ[name] for name in self._environ if name != STRICT})
+
+    def unknown_plugin_names(self) -> list[tuple[str, str]]:
+        """What `RECIPES_DISABLE` and `RECIPES_ONLY` name and no plugin is called: (variable, name)."""
+        return unknown_names((plugin.name for plugin in self._plugins), self._environ)
+
     def list_recipes(self) -> list[RegisteredRecipe]:
         """Every recipe type that the plugins provide, sorted by id."""
         recipes = [
             RegisteredRecipe(
                 recipe_type.id,
                 recipe_type,
-                backend.provider.describe(recipe_type),
+                info,
                 backend.plugin.name,
                 backend.availability,
             )
             for backend in self._backends.values()
-            for recipe_type in backend.provider.get_supported_recipes()
+            for recipe_type, info in backend.recipes.items()
         ]
         return sorted(recipes, key=lambda recipe: recipe.id)
 
@@ -257,7 +284,7 @@ class Registry:
                 raise bad.unusable()
         found = backend.recipe_type(wanted) if backend is not None else None
         if backend is None or found is None:
-            known = [r.id for b in self._backends.values() for r in b.provider.get_supported_recipes()]
+            known = [r.id for b in self._backends.values() for r in b.recipes]
             package = f" It is likely provided by recipes-{name}: pip install recipes-{name}" if backend is None else ""
             raise UnknownRecipeError(
                 f"No installed plugin provides the recipe {wanted!r}.{did_you_mean(wanted, known)}{package}"

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import ExecutorchProgramManager
 from torch.export import ExportedProgram
 
 from recipes.contents import Contents, contents_of
-from recipes.delegation import MethodDelegation, OperatorShare, delegation, kept_whole, operator_counts
+from recipes.delegation import MethodDelegation, OperatorShare, kept_whole, operator_counts
 from recipes.errors import ArgumentError, ExportError
 from recipes.export_recipe import ExportRecipe
 from recipes.fallback import Fallback
@@ -41,7 +41,7 @@ class Artifacts:
         recipe: The recipe in use.
         models: The model that was given, for each method.
         captured: The captured program of each method, before lowering.
-        lowered: The program after partitioning; None where the recipe's stages end before.
+        lowered: What of each method each backend runs; None where the recipe's stages end before.
         program: The program that is saved; None where the stages end before.
         quantizes: Whether a stage that quantizes was run.
         fallbacks: As in `ExportSession.fallbacks`.
@@ -52,21 +52,17 @@ class Artifacts:
     recipe: ExportRecipe
     models: Mapping[str, Any]
     captured: Mapping[str, ExportedProgram]
-    lowered: EdgeProgramManager | None
+    lowered: tuple[MethodDelegation, ...] | None
     program: ExecutorchProgramManager | None
     quantizes: bool
     fallbacks: Sequence[Fallback]
     findings: Sequence[Finding]
     seconds: Mapping[str, float]
 
-    @cached_property
+    @property
     def methods(self) -> tuple[MethodDelegation, ...]:
-        """What of each method each backend runs."""
-        if self.lowered is None:
-            return ()
-        return tuple(
-            delegation(name, self.lowered.exported_program(name).graph_module) for name in sorted(self.lowered.methods)
-        )
+        """What of each method each backend runs; nothing where nothing was lowered."""
+        return self.lowered or ()
 
     @cached_property
     def contents(self) -> Contents | None:

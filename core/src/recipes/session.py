@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import executorch.export
 import torch
-from executorch.export import LoweringRecipe, StageType
+from executorch.exir import EdgeProgramManager
+from executorch.export import StageType
 from executorch.export.stages import PipelineArtifact, Stage
+from torch.export import ExportedProgram
 
 from recipes.arguments import Request, check_constant_methods
 from recipes.arguments import check as check_arguments
+from recipes.delegation import MethodDelegation, delegations
+from recipes.elsewhere import Lowered, MadeProgram
 from recipes.errors import ArgumentError, ExportError, RecipesError, RecipesWarning, SaveError
-from recipes.export_recipe import ExportRecipe
-from recipes.fallback import Fallback, LowerStage
+from recipes.fallback import Fallback
 from recipes.files import check_destination, write_atomically
 from recipes.findings import Finding, PreflightError
 from recipes.manifest import program_digest, writers
@@ -29,86 +31,9 @@ from recipes.preflight import preflight, with_contiguous_weights
 from recipes.quantization import quantized_nodes
 from recipes.report import Artifacts, Report, check_share, make_report, outcome, require
 from recipes.sharing import CONTEXT_KEY, SharedWork
-from recipes.stages import CaptureStage, QuantizeStage, SourceTransformStage, ToExecutorchStage
+from recipes.stages import CaptureStage, QuantizeStage, SourceTransformStage, lowering_stages
 from recipes.verification import TIMEOUT, Verification, verify_session
-
-
-@dataclass(frozen=True)
-class StageProgress:
-    """What a `progress` callback is told, when a stage starts and when it ends.
-
-    Args:
-        stage: The stage's name, as in `executorch.export.StageType`: `quantize`, `torch_export`.
-        state: `started`, `finished` or `failed`.
-        seconds: How long the stage took; 0 when it starts.
-    """
-
-    stage: str
-    state: Literal["started", "finished", "failed"]
-    seconds: float = 0.0
-
-
-Progress = Callable[[StageProgress], None]
-
-
-class _WatchedStage(Stage):
-    """A stage that tells its progress, whose failure says at which stage it was, and whose warnings are kept."""
-
-    def __init__(
-        self, stage: Stage, explain: Callable[[str, Exception], str], progress: Progress, findings: list[Finding]
-    ) -> None:
-        super().__init__()
-        self._stage = stage
-        self._explain = explain
-        self._progress = progress
-        self._findings = findings
-
-    @property
-    def stage_type(self) -> StageType:
-        return self._stage.stage_type
-
-    @property
-    def valid_predecessor_stages(self) -> list[StageType]:
-        return self._stage.valid_predecessor_stages  # type: ignore[no-any-return]
-
-    @property
-    def can_start_pipeline(self) -> bool:
-        return self._stage.can_start_pipeline  # type: ignore[no-any-return]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stage, name)
-
-    def get_artifacts(self) -> PipelineArtifact:
-        return self._stage.get_artifacts()
-
-    def run(self, artifact: PipelineArtifact) -> None:
-        name = str(getattr(self.stage_type, "value", self.stage_type))
-        self._progress(StageProgress(name, "started"))
-        start = time.perf_counter()
-        try:
-            with self._keep_warnings(name):
-                self._stage.run(artifact)
-        except BaseException as error:
-            self._progress(StageProgress(name, "failed", time.perf_counter() - start))
-            if isinstance(error, RecipesError) or not isinstance(error, Exception):
-                raise
-            raise ExportError(self._explain(name, error), name) from error
-        self._progress(StageProgress(name, "finished", time.perf_counter() - start))
-
-    @contextmanager
-    def _keep_warnings(self, name: str) -> Iterator[None]:
-        """Make findings of the warnings that plugins give while a stage runs, such as a layer left in float."""
-        caught: list[warnings.WarningMessage] = []
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.filterwarnings("always", category=RecipesWarning)
-                yield
-        finally:
-            for warning in caught:
-                if issubclass(warning.category, RecipesWarning):
-                    self._findings.append(Finding("warning", "while-exporting", name, str(warning.message)))
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
+from recipes.watching import Progress, StageProgress, WatchedStage
 
 # ExecuTorch marks its class as experimental, which warns everybody who derives from it.
 with warnings.catch_warnings():
@@ -158,6 +83,10 @@ with warnings.catch_warnings():
             self._seconds: dict[str, float] = {}
             self._constant_methods = constant_methods
             self._digest = ""
+            self._delegations: tuple[MethodDelegation, ...] | None = None
+            self._lowered_elsewhere: Lowered | None = None
+            self._remaining: list[StageType] = []
+            self._reached: PipelineArtifact | None = None
             self._artifact_dir = _artifact_folder(artifact_dir)
             self._writes_etrecord = generate_etrecord
             _warn_of_skipped_stages(request)
@@ -186,8 +115,7 @@ with warnings.catch_warnings():
                 StageType.TORCH_EXPORT: CaptureStage(
                     list(request.recipe.aten_transform_passes or ()), strict=request.recipe.strict
                 ),
-                StageType.TO_EDGE_TRANSFORM_AND_LOWER: _lower_stage(request.recipe, strict=strict_delegation),
-                StageType.TO_EXECUTORCH: ToExecutorchStage(request.recipe.executorch_backend_config),
+                **lowering_stages(request.recipe, strict=strict_delegation),
             }
             for stage_type, stage in list(self.get_all_registered_stages().items()):
                 self.register_stage(stage_type, ours.get(stage_type, stage))
@@ -207,7 +135,7 @@ with warnings.catch_warnings():
                 stage_type: Which stage it is.
                 stage: What to run there.
             """
-            super().register_stage(stage_type, _WatchedStage(stage, self._explain, self._on_progress, self.findings))
+            super().register_stage(stage_type, WatchedStage(stage, self.recipe, self._on_progress, self.findings))
 
         def _on_progress(self, event: StageProgress) -> None:
             if event.state == "finished":
@@ -228,6 +156,70 @@ with warnings.catch_warnings():
                 raise
             except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
                 raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
+            self._conclude()
+
+        def capture(self) -> dict[str, ExportedProgram]:
+            """Run the stages up to the capture, and give the captured program of each method; `export` goes on there.
+
+            Raises:
+                ExportError: A stage failed.
+            """
+            self._begin()
+            if StageType.TORCH_EXPORT in self._remaining:
+                self._advance(StageType.TORCH_EXPORT)
+            assert self._reached is not None
+            return dict(self._reached.data)
+
+        def adopt(self, lowered: Lowered) -> None:
+            """Conclude the export with what was lowered elsewhere from what `capture` gave.
+
+            Args:
+                lowered: What `recipes.elsewhere.lower` gave.
+
+            Raises:
+                ExportError: Less was delegated than is required.
+            """
+            assert self._reached is not None
+            self._remaining.clear()
+            self._lowered_elsewhere = lowered
+            self.findings += lowered.findings
+            _tell(lowered.findings)
+            for event in lowered.events:
+                self._on_progress(event)
+            program = MadeProgram(lowered.buffer, lowered.data)
+            self._stage_to_artifacts[StageType.TO_EXECUTORCH] = self._reached.copy_with_new_data(program)
+            self._conclude()
+
+        def _run_pipeline(self) -> None:
+            if not self._remaining:
+                self._begin()
+            self._advance()
+
+        def _begin(self) -> None:
+            self._validate_pipeline_sequence(stages=self._pipeline_stages)
+            self._stage_to_artifacts.clear()
+            self._lowered_elsewhere = None
+            self._remaining = list(self._pipeline_stages)
+            self._reached = PipelineArtifact(data=self._model, context=self._run_context)
+
+        def _advance(self, last: StageType | None = None) -> None:
+            """Run the stages that remain, or those up to one."""
+            remaining, self._remaining = self._remaining, []  # after a failure all begins anew
+            while remaining:
+                stage_type = remaining.pop(0)
+                stage = self.get_registered_stage(stage_type)
+                stage.run(self._reached)
+                self._reached = self._stage_to_artifacts[stage_type] = stage.get_artifacts()
+                if stage_type == last:
+                    break
+            self._remaining = remaining
+
+        def _conclude(self) -> None:
+            """Look at what was made, say what a person should know, and keep what was asked for."""
+            with suppress(RuntimeError):  # the recipe's stages end before there is one
+                self._delegations = delegations(self.get_edge_program_manager())
+            if self._lowered_elsewhere is not None:
+                self._delegations = self._lowered_elsewhere.delegations
             self._tell_fallbacks()
             made = self._made()
             # Now, since the captured programs share the model's weights, which may change before a save.
@@ -240,11 +232,23 @@ with warnings.catch_warnings():
             if self._artifact_dir is not None:
                 self._write_artifacts(self._artifact_dir)
 
+        def get_edge_program_manager(self) -> EdgeProgramManager:
+            """The program after lowering.
+
+            Raises:
+                RuntimeError: There is none: the stages did not come so far, or another process lowered it.
+            """
+            if self._lowered_elsewhere is not None:
+                raise ExportError(
+                    "Another process lowered this program and kept no edge program: export it here for that."
+                )
+            return super().get_edge_program_manager()
+
         @property
         def fallbacks(self) -> list[Fallback]:
             """The ops that a backend claimed and could not compile, so that they run elsewhere."""
             stage = self.get_registered_stage(StageType.TO_EDGE_TRANSFORM_AND_LOWER)
-            return list(getattr(stage, "fallbacks", ()))
+            return list(getattr(self._lowered_elsewhere or stage, "fallbacks", ()))
 
         def _tell_fallbacks(self) -> None:
             for backend in dict.fromkeys(fallback.backend for fallback in self.fallbacks):
@@ -261,15 +265,14 @@ with warnings.catch_warnings():
 
         def _made(self) -> Artifacts:
             captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
-            lowered = program = None
+            program = None
             with suppress(RuntimeError):  # there is none yet, or the recipe's stages end before
-                lowered = self.get_edge_program_manager()
                 program = self.get_executorch_program_manager()
             return Artifacts(
                 recipe=self.recipe,
                 models=self._model,
                 captured=captured.data if captured is not None else self._captured_before,
-                lowered=lowered,
+                lowered=self._delegations,
                 program=program,
                 quantizes=self._quantizes and StageType.QUANTIZE in self.get_stage_artifacts(),
                 fallbacks=self.fallbacks,
@@ -338,16 +341,6 @@ with warnings.catch_warnings():
                 raise SaveError("save_to_pte needs the name of a file.")
             self.save_pte_file(output_name if output_name.endswith(".pte") else f"{output_name}.pte")
 
-        def _explain(self, stage: str, error: Exception) -> str:
-            text = str(error).strip() or "no message"
-            lines = [f"The export to {self.recipe.name!r} failed at the stage {stage}: {type(error).__name__}: {text}"]
-            if stage in ("torch_export", "quantize") and self.recipe.strict:
-                lines.append(
-                    "The model was traced strictly. If its forward runs Python that cannot be traced, "
-                    "derive the recipe with strict=False: recipe.derive(strict=False)."
-                )
-            return "\n".join(lines)
-
         def _write_artifacts(self, folder: Path) -> None:
             """Keep the captured programs, and the ETRecord where there is one."""
             captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
@@ -364,13 +357,6 @@ def _tell(findings: Sequence[Finding]) -> None:
     for finding in findings:
         if finding.level == "warning":
             warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
-
-
-def _lower_stage(recipe: ExportRecipe, *, strict: bool) -> LowerStage:
-    lowering = recipe.lowering_recipe or LoweringRecipe()
-    return LowerStage(
-        lowering.partitioners, lowering.edge_transform_passes, lowering.edge_compile_config, strict=strict
-    )
 
 
 def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:

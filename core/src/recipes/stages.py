@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from executorch.export import QuantizationRecipe, StageType
+from executorch.export import LoweringRecipe, QuantizationRecipe, StageType
 from executorch.export.stages import ExecutorchStage, PipelineArtifact, Stage, TorchExportStage
 from torch.export import ExportedProgram
 from torchao.quantization import quantize_
@@ -25,6 +25,8 @@ from torchao.utils import unwrap_tensor_subclass
 
 from recipes import kernels
 from recipes.errors import ArgumentError
+from recipes.export_recipe import ExportRecipe
+from recipes.fallback import LowerStage
 from recipes.merge import check_disjoint
 from recipes.quantization import PrecedenceQuantizer, mark_unbounded
 from recipes.ranges import keeping_ranges
@@ -260,6 +262,22 @@ class ToExecutorchStage(ExecutorchStage):
         for plan in self.get_artifacts().data.executorch_program.execution_plan:
             if plan.name in programs:  # constant methods have no operators
                 kernels.check_registered(plan.name, plan.operators, programs[plan.name])
+
+
+def lowering_stages(recipe: ExportRecipe, *, strict: bool) -> dict[StageType, Stage]:
+    """The stages that make a program of captured ones.
+
+    Args:
+        recipe: How to lower.
+        strict: As `strict_delegation` of `recipes.export`.
+    """
+    lowering = recipe.lowering_recipe or LoweringRecipe()
+    return {
+        StageType.TO_EDGE_TRANSFORM_AND_LOWER: LowerStage(
+            lowering.partitioners, lowering.edge_transform_passes, lowering.edge_compile_config, strict=strict
+        ),
+        StageType.TO_EXECUTORCH: ToExecutorchStage(recipe.executorch_backend_config),
+    }
 
 
 def _keep_initial_values(program: ExportedProgram) -> None:

@@ -41,10 +41,12 @@ class Component:
     distribution: str = ""
 
     def __post_init__(self) -> None:
-        if not _RECIPE_ID.fullmatch(self.recipe):
+        if not isinstance(self.recipe, str) or not _RECIPE_ID.fullmatch(self.recipe):
             raise ValueError(f"A component's recipe must read 'backend:name' in lower case, not {self.recipe!r}.")
         if self.role not in ("accelerator", "fallback"):
             raise ValueError(f"A component's role must be 'accelerator' or 'fallback', not {self.role!r}.")
+        if not isinstance(self.options, Mapping):
+            raise TypeError(f"The options of the component {self.recipe!r} must be a mapping, not {self.options!r}.")
         if not self.distribution:
             object.__setattr__(self, "distribution", f"recipes-{self.backend}")
 
@@ -71,22 +73,26 @@ class TargetProfile:
     default: bool = False
 
     def __post_init__(self) -> None:
-        if split_target_name(self.name) is None:
+        if not isinstance(self.name, str) or split_target_name(self.name) is None:
             raise ValueError(f"A target's name must read '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
         object.__setattr__(self, "components", tuple(self.components))
         if not self.components:
             raise ValueError(f"Target {self.name!r} has no components.")
+        for component in self.components:
+            if not isinstance(component, Component):
+                raise TypeError(f"Target {self.name!r} has the component {component!r}, which is no recipes.Component.")
 
 
 @dataclass(frozen=True)
 class TargetExtension:
-    """A component that a plugin adds to targets of another plugin.
+    """A component that a plugin adds to targets of other plugins; a target that has its recipe already stays as it is.
 
     Args:
         targets: A pattern for target names, as `fnmatch` reads it: `ios-arm64-*`.
-        component: What to add. It is never `required`: the targets work without it.
-        before: A backend of the same role that the component goes in front of; where the target has
-            none such, and by default, it goes after the owner's components of its role.
+        component: What to add. It is never `required`: the targets work without it, degraded where it is missing.
+        before: A backend of the same role that the component goes in front of, the owner's or another
+            extension's; where the target has none such, and by default, it goes after the owner's components
+            of its role.
     """
 
     targets: str
@@ -94,6 +100,11 @@ class TargetExtension:
     before: str = ""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.targets, str) or not isinstance(self.component, Component):
+            raise TypeError(
+                f"TargetExtension takes a pattern of target names and a Component, not {self.targets!r} and "
+                f"{self.component!r}."
+            )
         if self.component.required:
             raise ValueError(
                 f"The component {self.component.recipe!r} that extends {self.targets!r} must be declared with "
@@ -195,27 +206,35 @@ def order_components(
     """All components of a target in partitioning order, each with the plugin that put it there.
 
     Accelerators come first: the owner's in its order, then those of extensions by plugin name; then
-    fallbacks likewise. An extension with `before` goes in front of that backend.
+    fallbacks likewise. An extension with `before` goes in front of that backend, which may be another
+    extension's.
 
     Args:
-        plugin: The owner.
+        plugin: The owner; its own extensions are for targets of others.
         profile: What the owner declared.
-        extensions: Every extension of every plugin; those that do not match are left out.
+        extensions: Every extension of every plugin; those that do not match are left out, and those whose recipe
+            is there already.
     """
     joining = sorted(
-        ((name, e) for name, e in extensions if e.matches(profile.name)),
+        ((name, e) for name, e in extensions if name != plugin and e.matches(profile.name)),
         key=lambda pair: (pair[0], pair[1].component.recipe),
     )
+    present = {component.recipe for component in profile.components}
     ordered: list[tuple[str, Component]] = []
     for role in ("accelerator", "fallback"):
         slots = [(plugin, component) for component in profile.components if component.role == role]
-        for name, extension in joining:
-            if extension.component.role != role:
+        waiting = [(name, e) for name, e in joining if e.component.role == role]
+        while waiting:
+            backends = {component.backend for _, component in slots}
+            # One that goes in front of another extension waits for it; the names decide only where nothing else does.
+            chosen = next((pair for pair in waiting if not pair[1].before or pair[1].before in backends), waiting[0])
+            waiting.remove(chosen)
+            name, extension = chosen
+            if extension.component.recipe in present:
                 continue
-            place = next(
-                (i for i, (_, component) in enumerate(slots) if component.backend == extension.before), len(slots)
-            )
-            slots.insert(place, (name, extension.component))
+            present.add(extension.component.recipe)
+            places = [i for i, (_, component) in enumerate(slots) if component.backend == extension.before]
+            slots.insert(places[0] if places else len(slots), (name, extension.component))
         ordered += slots
     return ordered
 
@@ -238,8 +257,7 @@ def assemble(
     for owner, component in order_components(plugin, profile, extensions):
         reason, hint = check(component)
         components.append(TargetComponent(component, owner, available=not reason, reason=reason, hint=hint))
-    # An extension's absence does not degrade a target that it only joins.
-    missing = [c for c in components if not c.available and (c.plugin == plugin or c.component.required)]
+    missing = [c for c in components if not c.available]
     fatal = [c for c in missing if c.component.required]
     if not any(c.available for c in components):
         fatal = fatal or missing

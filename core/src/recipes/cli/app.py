@@ -6,7 +6,7 @@ import errno
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from recipes.registry import Registry
 
 FAILED = 1
-"""Exit code: an export failed, or recipes itself did."""
+"""Exit code: an export failed, or recipes itself did, or something needs mending."""
 WRONG_USE = 2
 """Exit code: what was asked for cannot be done; nothing was written."""
 INTERRUPTED = 130
@@ -108,10 +108,17 @@ class _Commands(click.Group):
             return super().invoke(ctx)
 
 
-def _registry(context: click.Context) -> Registry:
+def _unscanned_registry(context: click.Context) -> Registry:
     from recipes.registry import Registry, default_registry
 
     return context.obj if isinstance(context.obj, Registry) else default_registry()
+
+
+def _registry(context: click.Context) -> Registry:
+    registry = _unscanned_registry(context)
+    with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no part of our answer
+        registry.list_plugins()
+    return registry
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -125,7 +132,8 @@ def cli() -> None:
       recipes targets
       recipes export my_package.models:small --target TARGET -o model.pte
 
-    Exit codes: 0, all is well; 1, an export failed; 2, wrong use, nothing was written; 130, interrupted.
+    Exit codes: 0, all is well; 1, an export failed or something needs mending; 2, wrong use, nothing was
+    written; 130, interrupted.
     """
 
 
@@ -250,6 +258,55 @@ def plugins(context: click.Context, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("plugin", required=False)
+@_json_option
+@_debug_option
+@click.pass_context
+def doctor(context: click.Context, plugin: str | None, as_json: bool) -> None:
+    """Look at what is installed: what works of it, and what needs a person.
+
+    With PLUGIN only at that one, and at the targets that it has or joins.
+
+    \b
+    The exit code is 1 where a person has to change something:
+      a plugin is broken, incompatible or in conflict with another;
+      listing a plugin imports torch, a toolchain or the like, or takes longer than a second;
+      RECIPES_DISABLE or RECIPES_ONLY names a plugin that is not installed.
+    Otherwise it is 0. A toolchain that is missing, a target that cannot be built for on this machine, a plugin
+    that is switched off, and an extension that joins nothing are told, and may be as they should.
+
+    \b
+    RECIPES_STRICT raises nothing here. ExecuTorch's runtime is asked in a process of its own, which takes seconds.
+
+    \b
+    Examples:
+      recipes doctor
+      recipes doctor PLUGIN
+      recipes doctor --json | jq '.findings'
+
+    \b
+    JSON: an object with the keys needs_a_person, python, executable, platform, distributions (versions by name;
+    null where not installed), plugins (the keys of `recipes plugins --json`, and seconds and heavy_imports),
+    runtime (backends: whether each says that it is available; problem), targets that are not ready (a list of
+    name, state, reason, hint) and findings (a list of level, code, where, message, way_out).
+    """
+    from recipes.doctor import diagnose
+
+    with redirect_stdout(sys.stderr):
+        found = diagnose(_unscanned_registry(context), plugin, lambda text: click.echo(text, err=True))
+    if as_json:
+        from recipes.cli import records
+
+        click.echo(records.as_text(records.of_diagnosis(found)))
+    else:
+        from recipes.cli import render
+
+        render.diagnosis(found)
+    if found.needs_a_person:
+        context.exit(FAILED)
+
+
+@cli.command()
 @click.argument("model")
 @click.option(
     "-t",
@@ -269,11 +326,25 @@ def plugins(context: click.Context, as_json: bool) -> None:
     help="The file to write; with several targets a folder, or a path with {target} in it.",
 )
 @_values_option
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many processes lower several targets side by side; each needs the memory of an export.",
+)
 @click.option("--report/--no-report", default=True, help="Whether to print what each export made, on stderr.")
 @_debug_option
 @click.pass_context
 def export(
-    context: click.Context, model: str, names: tuple[str, ...], out: str, given: tuple[str, ...], report: bool
+    context: click.Context,
+    model: str,
+    names: tuple[str, ...],
+    out: str,
+    given: tuple[str, ...],
+    jobs: int,
+    report: bool,
 ) -> None:
     """Export MODEL for one or more targets.
 
@@ -286,9 +357,9 @@ def export(
     example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
     Targets that do not calibrate make no use of calibration_inputs.
 
-    Each file gets a manifest beside it, which `recipes inspect` and `recipes verify` read: model.pte.json.
-    A file that exists is replaced only when its export has succeeded. Where one of several targets fails,
-    the files of the others are kept and the exit code is 1.
+    What several targets have in common, such as the capture, is done once. Each file gets a manifest beside it,
+    which `recipes inspect` and `recipes verify` read: model.pte.json. A file that exists is replaced only when its
+    export has succeeded. Where one of several targets fails, the files of the others are kept and the exit code is 1.
 
     \b
     Examples:
@@ -312,7 +383,9 @@ def export(
     files = exporting.plan_files(names, out)
     reference = load.ModelReference.parse(model)
 
-    failures = exporting.export_all(registry, reference, files, values, debug=_is_debug(context), report=report)
+    failures = exporting.export_all(
+        registry, reference, files, values, debug=_is_debug(context), report=report, jobs=jobs
+    )
     for failure in failures:
         prefix = f"{failure.target}: " if len(names) > 1 else ""
         if failure.library_output:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from recipes.errors import ArgumentError
 from recipes.files import check_destination
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from recipes.cli.load import ModelReference
     from recipes.cli.progress import Display
     from recipes.export_recipe import ExportRecipe
@@ -82,6 +85,7 @@ def export_all(
     *,
     debug: bool,
     report: bool,
+    jobs: int = 1,
 ) -> list[Failure]:
     """Load the model once and export it for each target; print progress and reports to stderr, the files to stdout.
 
@@ -92,6 +96,7 @@ def export_all(
         options: As in `Registry.resolve_target_options`.
         debug: Whether to let the libraries print.
         report: Whether to print what each export made.
+        jobs: How many processes lower side by side; with 1 this process does everything.
 
     Raises:
         ArgumentError: The model cannot be loaded; no export was started.
@@ -114,8 +119,9 @@ def export_all(
         with (
             Display(list(files), screen, live=not debug) as display,
             quiet.warnings_as_lines(display.print_line, lambda: debug),
+            _processes(min(jobs, len(files)), debug) as executor,
         ):
-            for target, made in _exports(registry, arguments, files, options, display, debug):
+            for target, made in _exports(registry, arguments, files, options, display, debug, executor):
                 if isinstance(made, Failure):
                     failures.append(made)
                     continue
@@ -138,6 +144,20 @@ def export_all(
     return failures
 
 
+@contextmanager
+def _processes(count: int, debug: bool) -> Iterator[Executor | None]:
+    """Processes to lower in, or None where one, this one, is enough."""
+    if count == 1:
+        yield None
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=quiet.silence, initargs=(debug,)) as executor:
+        yield executor
+
+
 def _exports(
     registry: Registry,
     arguments: Mapping[str, Any],
@@ -145,6 +165,7 @@ def _exports(
     options: Mapping[str, Any],
     display: Display,
     debug: bool,
+    executor: Executor | None,
 ) -> Iterator[tuple[str, tuple[ExportSession, float] | Failure]]:
     """For each target its session and the seconds that it took, or why there is none."""
     recipes: dict[str, ExportRecipe] = {}
@@ -168,6 +189,7 @@ def _exports(
     outcomes = each(
         **arguments,
         targets=recipes,
+        executor=executor,
         progress=lambda target, event: display.report(target, event.stage, event.state, event.seconds),
     )
     while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -87,6 +88,16 @@ def library_output(debug: bool) -> Iterator[io.StringIO]:
         return
     with library_chatter(debug), redirect_stdout(captured), redirect_stderr(captured):
         yield captured
+
+
+def silence(debug: bool) -> None:
+    """Keep a process that works for the command line off the screen for good; what fails is told by its error.
+
+    Args:
+        debug: Whether to do nothing.
+    """
+    if not debug:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
 
 
 def tail(captured: io.StringIO) -> str:

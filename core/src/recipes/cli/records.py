@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recipes.doctor import Diagnosis
     from recipes.plugins import Plugin
     from recipes.provider import OptionValue
     from recipes.registry import Registry
@@ -107,4 +108,25 @@ def of_plugin(plugin: Plugin) -> Record:
             for name, a in sorted(plugin.availability.items())
         ],
         "targets": sorted(target.name for target in plugin.targets),
+    }
+
+
+def of_diagnosis(diagnosis: Diagnosis) -> Record:
+    """What `recipes doctor` found."""
+    return {
+        "needs_a_person": diagnosis.needs_a_person,
+        "python": diagnosis.python,
+        "executable": diagnosis.executable,
+        "platform": diagnosis.platform,
+        "distributions": dict(diagnosis.distributions),
+        "plugins": [
+            {**of_plugin(plugin), "seconds": round(plugin.seconds, 4), "heavy_imports": list(plugin.heavy_imports)}
+            for plugin in diagnosis.plugins
+        ],
+        "runtime": {"backends": dict(diagnosis.runtime.backends), "problem": diagnosis.runtime.problem},
+        "targets": [
+            {"name": target.name, "state": target.state, "reason": target.reason, "hint": target.hint}
+            for target in diagnosis.targets
+        ],
+        "findings": [finding.to_dict() for finding in diagnosis.findings],
     }

@@ -13,6 +13,7 @@ from rich.text import Text
 from recipes.cli.records import Record, plain_value
 
 if TYPE_CHECKING:
+    from recipes.doctor import Diagnosis
     from recipes.plugins import Plugin
     from recipes.targets import Target, TargetComponent
 
@@ -25,6 +26,9 @@ _STYLES = {
     "incompatible": "red",
     "conflict": "red",
     "broken": "red",
+    "error": "red",
+    "warning": "yellow",
+    "note": "dim",
 }
 
 
@@ -169,6 +173,10 @@ def plugins(rows: Sequence[Plugin]) -> None:
         table.add_row(row.name, _state(row.state), row.distribution, row.version, backends, str(len(row.targets)))
     console.print(table)
     _explain(console, ((row.name, row.reason, "") for row in rows))
+    _explain_backends(console, rows)
+
+
+def _explain_backends(console: Console, rows: Sequence[Plugin]) -> None:
     _explain(
         console,
         (
@@ -177,3 +185,39 @@ def plugins(rows: Sequence[Plugin]) -> None:
             for name, availability in sorted(row.availability.items())
         ),
     )
+
+
+def diagnosis(found: Diagnosis) -> None:
+    """Print what is installed, what works of it, and at the end what is wrong."""
+    console = _console()
+    console.print(f"Python {found.python} on {found.platform}\n{found.executable}\n", soft_wrap=True)
+    table = _table("Distribution", "Version")
+    for name, version in found.distributions.items():
+        table.add_row(name, Text("not installed", style="yellow") if version is None else version)
+    console.print(table)
+    if found.plugins:
+        table = _table("Plugin", "State", "Listed in", "Heavy imports", "Backends")
+        for row in found.plugins:
+            backends = ", ".join(
+                name if availability.available else f"{name} (not available)"
+                for name, availability in sorted(row.availability.items())
+            )
+            heavy = ", ".join(row.heavy_imports)
+            table.add_row(row.name, _state(row.state), f"{row.seconds:.2f} s", heavy, backends)
+        console.print()
+        console.print(table)
+        _explain(console, ((row.name, row.reason, "") for row in found.plugins if row.state == "disabled"))
+        _explain_backends(console, found.plugins)
+    if not found.runtime.problem:
+        console.print("\nBackends in ExecuTorch's runtime here:")
+        for name, available in found.runtime.backends.items():
+            console.print(f"  {name}: {'says that it can execute' if available else 'cannot execute'}")
+        console.print("One that says so may still lack its vendor's libraries when it runs.")
+    if found.targets:
+        console.print("\nTargets that are not ready:")
+        _explain(console, ((f"{t.name} ({t.state})", t.reason, t.hint) for t in found.targets))
+    console.print()
+    for finding in found.findings:
+        console.print(Text(str(finding), style=_STYLES[finding.level]), soft_wrap=True)
+    if not found.needs_a_person:
+        console.print("Nothing needs mending.")
