@@ -16,7 +16,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.reuse_venv = "yes"
 
 ROOT = Path(__file__).parent
-DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/xnnpack")
+DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/openvino", "plugins/xnnpack")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 TEST_TOOLS = ("hatchling", "hypothesis", "pytest")
@@ -25,7 +25,7 @@ FULL_ENVIRONMENT = ROOT / ".nox" / "full"
 
 
 def wheels(session: nox.Session, python: str, folder: Path) -> list[str]:
-    """Build the three distributions and give the paths of their wheels.
+    """Build every distribution and give the paths of their wheels.
 
     Args:
         session: Where to run pip.
@@ -49,7 +49,7 @@ def light_requirements() -> list[str]:
 
 
 def full_environment(session: nox.Session) -> str:
-    """The environment with torch and all three wheels, which several sessions share; gives its interpreter.
+    """The environment with torch and every wheel, which several sessions share; gives its interpreter.
 
     It is made once, with the Python that runs nox, and brought up to date each time: installing torch
     and the toolchains takes longer than most of what is run in it.

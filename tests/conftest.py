@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -47,6 +49,19 @@ class CoreMLModel:
     operations: Counter[str]
     computes_in: dict[str, set[str]]
     weights: bytes
+
+
+@dataclass(frozen=True)
+class OpenVINOModel:
+    """What is read from one OpenVINO model inside a `.pte`, as its CPU compiler left it.
+
+    Args:
+        operations: How often each operation occurs.
+        constants: The bytes of constants of each data type: `f32`, `f16`, `i8`.
+    """
+
+    operations: Counter[str]
+    constants: Counter[str]
 
 
 CLASSES = 10
@@ -260,5 +275,38 @@ def read_coreml(tmp_path: Path) -> Callable[[bytes], list[CoreMLModel]]:
         with contextlib.redirect_stdout(io.StringIO()):
             folders = extract_coreml_models(pte, tmp_path / "coreml")
         return [read_one(folder) for folder in folders]
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def read_openvino() -> Callable[[bytes], list[OpenVINOModel]]:
+    """Opens the OpenVINO models inside a `.pte`."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    # A compiled model begins with the places and sizes of three parts: its properties, its constants, and its
+    # operations in XML, whose bytes OpenVINO combines with these by exclusive or.
+    key = bytes((0x30, 0x60, 0x70, 0x02, 0x04, 0x08, 0x3F, 0x6F, 0x72, 0x74, 0x78, 0x7F))
+
+    def read_one(compiled: bytes) -> OpenVINOModel:
+        *_, start, size = struct.unpack_from("<6Q", compiled)
+        text = bytes(byte ^ key[i % len(key)] for i, byte in enumerate(compiled[start : start + size]))
+        operations: Counter[str] = Counter()
+        constants: Counter[str] = Counter()
+        for layer in ElementTree.fromstring(text).iter("layer"):
+            operations[layer.attrib["type"]] += 1
+            data = layer.find("data")
+            if layer.attrib["type"] == "Const" and data is not None:
+                constants[data.attrib["element_type"]] += int(data.attrib["size"])
+        return OpenVINOModel(operations, constants)
+
+    def read(pte: bytes) -> list[OpenVINOModel]:
+        program = deserialize_pte_binary(pte).program
+        (plan,) = program.execution_plan
+        return [
+            read_one(bytes(program.backend_delegate_data[delegate.processed.index].data))
+            for delegate in plan.delegates
+            if delegate.id == "OpenvinoBackend"
+        ]
 
     return read

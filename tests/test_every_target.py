@@ -13,6 +13,7 @@ from recipes import export, list_targets
 
 TARGETS = {target.name: target for target in list_targets()}
 XNNPACK = [name for name, target in TARGETS.items() if target.accelerator == "xnnpack"]
+OPENVINO = [name for name, target in TARGETS.items() if target.accelerator == "openvino"]
 COREML = [name for name, target in TARGETS.items() if target.accelerator == "coreml"]
 FLOATS = {"FLOAT16", "FLOAT32"}
 MODELS = ["mobilenet_v2", "resnet", "vit", "bert"]
@@ -22,17 +23,17 @@ def test_listing_all_targets_with_everything_installed_imports_no_torch() -> Non
     code = (
         "import recipes, sys\n"
         "print(recipes.list_targets())\n"
-        "heavy = {'torch', 'executorch', 'torchao', 'coremltools', 'numpy'} & set(sys.modules)\n"
+        "heavy = {'torch', 'executorch', 'torchao', 'coremltools', 'openvino', 'nncf', 'numpy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "targets = recipes.list_targets(include_unavailable=True)\n"
         "print(len(targets), {t.state for t in targets})\n"
-        "import torch, executorch, torchao, coremltools, numpy\n"
+        "import torch, executorch, torchao, coremltools, openvino, nncf, numpy\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     listed, count = result.stdout.splitlines()
     assert listed.startswith("[<Target android-arm64-xnnpack-fp32 ready>, ")
-    assert count == "18 {'ready'}"
+    assert count == "21 {'ready'}"
 
 
 def exported(target: str, work: Any) -> bytes:
@@ -64,6 +65,19 @@ def check_coreml(target: str, work: Any, read_delegates: Any, read_coreml: Any) 
     assert bool(computing["INT8"]) == (precision == "int8")
 
 
+def check_openvino(
+    target: str, work: Any, run_eager: Any, run_file: Any, read_delegates: Any, read_openvino: Any, ratio: Any
+) -> None:
+    expected = run_eager(work, work.held_out)
+    pte = exported(target, work)
+    assert read_delegates(pte) == {"OpenvinoBackend": 1}
+    promised = {"fp32": {"f32"}, "fp16": {"f32", "f16"}, "int8": {"f32", "i8"}}[TARGETS[target].precision]
+    (model,) = read_openvino(pte)
+    assert set(model.constants) & {"f32", "f16", "i8"} == promised
+    # A processor with bfloat16 computes in it, which leaves 30 to 60 dB of a float model.
+    assert ratio(expected, run_file(pte, work.held_out)) > (12 if TARGETS[target].precision == "int8" else 30)
+
+
 @pytest.mark.parametrize("target", XNNPACK)
 def test_a_file_for_an_xnnpack_target_runs_here_whatever_its_system(
     target: str,
@@ -74,6 +88,19 @@ def test_a_file_for_an_xnnpack_target_runs_here_whatever_its_system(
     signal_to_noise: Any,
 ) -> None:
     check_xnnpack(target, workload("convolution"), run_eager, run_file, read_delegates, signal_to_noise)
+
+
+@pytest.mark.parametrize("target", OPENVINO)
+def test_a_file_for_an_openvino_target_runs_here_and_holds_what_its_name_promises(
+    target: str,
+    workload: Callable[[str], Any],
+    run_eager: Any,
+    run_file: Any,
+    read_delegates: Any,
+    read_openvino: Any,
+    signal_to_noise: Any,
+) -> None:
+    check_openvino(target, workload("convolution"), run_eager, run_file, read_delegates, read_openvino, signal_to_noise)
 
 
 @pytest.mark.parametrize("target", COREML)
@@ -105,3 +132,19 @@ def test_a_real_model_for_a_core_ml_target_holds_what_its_name_promises(
     target: str, name: str, workload: Callable[[str], Any], read_delegates: Any, read_coreml: Any
 ) -> None:
     check_coreml(target, workload(name), read_delegates, read_coreml)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("target", OPENVINO)
+def test_a_real_model_for_an_openvino_target_runs_here_and_holds_what_its_name_promises(
+    target: str,
+    name: str,
+    workload: Callable[[str], Any],
+    run_eager: Any,
+    run_file: Any,
+    read_delegates: Any,
+    read_openvino: Any,
+    signal_to_noise: Any,
+) -> None:
+    check_openvino(target, workload(name), run_eager, run_file, read_delegates, read_openvino, signal_to_noise)

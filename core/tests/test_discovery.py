@@ -15,7 +15,14 @@ from typing import Any
 import importlib_metadata
 import pytest
 
-from recipes import PluginError, RecipesWarning, Registry, UnknownRecipeError, UnknownTargetError
+from recipes import (
+    BackendUnavailableError,
+    PluginError,
+    RecipesWarning,
+    Registry,
+    UnknownRecipeError,
+    UnknownTargetError,
+)
 from recipes import plugins as plugins_module
 
 Install = Callable[..., Path]
@@ -101,6 +108,28 @@ def test_a_good_plugin_is_listed_with_its_distribution_and_its_targets(
     assert (target.name, target.state, target.os, target.arch) == ("linux-x86_64-acme-fp16", "ready", "linux", "x86_64")
     assert (target.accelerator, target.precision, target.plugin) == ("acme", "fp16", "acme")
     assert [recipe.id for recipe in scanned.list_recipes()] == ["acme:fp16", "acme:int8"]
+
+
+def test_a_recipe_that_needs_more_than_its_backend_is_unavailable_alone(
+    installed_plugin: Install, registry: Callable[..., Registry]
+) -> None:
+    needs = """
+        def recipe_availability(self, recipe_type):
+            lacks = Availability(False, "the ranges package is not installed", "pip install ranges")
+            return lacks if recipe_type is Kind.INT8 else Availability(True)
+
+        def build_recipe"""
+    source = plugin_source(targets=["linux-x86_64-acme-int8"], components='(Component("acme:int8"),)').replace(
+        "\n        def build_recipe", needs
+    )
+    installed_plugin("acme", source)
+    scanned = registry()
+    (target,) = scanned.list_targets(include_unavailable=True)
+    assert target.state == "unavailable"
+    assert (target.reason, target.hint) == ("acme:int8: the ranges package is not installed", "pip install ranges")
+    assert [recipe.availability.available for recipe in scanned.list_recipes()] == [True, False]
+    with pytest.raises(BackendUnavailableError, match=r"acme:int8 cannot be made here: .*\. pip install ranges"):
+        scanned.get_recipe("acme:int8")
 
 
 FAULTS = {

@@ -461,3 +461,18 @@ def test_what_cannot_be_copied_is_shared_and_says_so() -> None:
     assert origin.shared == "TypeError: holds a lock"
     assert "holds a lock" in str(merged.explain())
     assert ExportRecipe.combine([merged, recipe("c")]).explain().provenance.origins[0].shared == origin.shared
+
+
+class UnfoldedQuantizer(XNNPACKQuantizer):  # type: ignore[misc]
+    """Stands for quantizers of compilers that fold weights by their own rules."""
+
+    fold_quantize = False
+
+
+def test_quantizers_that_fold_weights_and_those_that_do_not_are_not_combined() -> None:
+    unfolded, folded = recipe("a", quantizers=[UnfoldedQuantizer()]), recipe("b", quantizers=[XNNPACKQuantizer()])
+    with pytest.raises(RecipeConflictError, match=r"(?s)some have fold_quantize=False.*a: Unfolded.*b: XNNPACK"):
+        ExportRecipe.combine([unfolded, folded])
+    both = ExportRecipe.combine([unfolded, recipe("c", quantizers=[UnfoldedQuantizer()])])
+    assert len(get(both, "quantizers")) == 2
+    assert len(get(ExportRecipe.combine([unfolded, recipe("d")]), "quantizers")) == 1

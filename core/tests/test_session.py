@@ -26,6 +26,7 @@ from recipes import (
     ExportError,
     ExportRecipe,
     ExportSession,
+    RecipeConflictError,
     RecipesWarning,
     SaveError,
     StageProgress,
@@ -385,3 +386,28 @@ def test_sizes_that_depend_on_data_are_exported_reported_and_run() -> None:
     assert method is not None
     for got, expected in zip(method.execute(list(inputs)), SizesFromData()(*inputs), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+class UnfoldedQuantizer(XNNPACKQuantizer):  # type: ignore[misc]
+    fold_quantize = False
+
+
+@pytest.mark.parametrize(("kind", "folds"), [(XNNPACKQuantizer, True), (UnfoldedQuantizer, False)])
+def test_weights_become_integers_unless_the_quantizer_says_that_they_are_not_folded(
+    kind: type[XNNPACKQuantizer], folds: bool
+) -> None:
+    quantizer = kind().set_global(get_symmetric_quantization_config())
+    recipe = ExportRecipe(name="int8", quantization_recipe=QuantizationRecipe(quantizers=[quantizer]))
+    session = export(Small().eval(), recipe, torch.rand(2, 4))
+    program = session.get_exported_program()
+    kept = {**program.state_dict, **program.constants}
+    assert (torch.int8 in {value.dtype for value in kept.values() if value.shape == (3, 4)}) == folds
+    assert any("quantize_per_tensor" in str(node.target) for node in program.graph.nodes)
+
+
+def test_quantizers_of_both_kinds_in_one_recipe_are_refused() -> None:
+    config = get_symmetric_quantization_config()
+    quantizers = [XNNPACKQuantizer().set_global(config), UnfoldedQuantizer().set_global(config)]
+    recipe = ExportRecipe(name="both", quantization_recipe=QuantizationRecipe(quantizers=quantizers))
+    with pytest.raises(RecipeConflictError, match=r"fold_quantize=False next to others: .*UnfoldedQuantizer"):
+        export(Small().eval(), recipe, torch.rand(2, 4))

@@ -16,7 +16,12 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = {"recipes-core": "core", "recipes-coreml": "plugins/coreml", "recipes-xnnpack": "plugins/xnnpack"}
+FOLDERS = {
+    "recipes-core": "core",
+    "recipes-coreml": "plugins/coreml",
+    "recipes-openvino": "plugins/openvino",
+    "recipes-xnnpack": "plugins/xnnpack",
+}
 HEAVY = {"executorch", "torch"}
 
 Run: TypeAlias = Callable[..., str]
@@ -67,7 +72,7 @@ def light_dependencies(metadata: dict[str, Message], tmp_path_factory: pytest.Te
 def toolchains(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which every heavy module is present and raises when it is imported: to list must not need it."""
     folder = tmp_path_factory.mktemp("toolchains")
-    for module in ("torch", "executorch", "torchao", "coremltools", "numpy"):
+    for module in ("torch", "executorch", "torchao", "coremltools", "openvino", "nncf", "numpy"):
         (folder / f"{module}.py").write_text(f"raise AssertionError('{module} was imported')\n")
     return folder
 

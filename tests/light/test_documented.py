@@ -52,7 +52,7 @@ def test_every_error_is_documented() -> None:
 def test_every_target_recipe_and_option_is_documented() -> None:
     targets, types, options = reference("targets.md"), reference("recipes.md"), (DOCS / "options.md").read_text()
     ours = {row.name for row in list_plugins() if (ROOT / "plugins" / row.name).is_dir()}
-    assert ours >= {"coreml", "xnnpack"}
+    assert ours >= {"coreml", "openvino", "xnnpack"}
     listed = [target for target in list_targets(include_unavailable=True) if target.plugin in ours]
     assert [target.name for target in listed if f"`{target.name}`" not in targets] == []
     for recipe in recipes.list_recipes():

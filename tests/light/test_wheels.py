@@ -12,7 +12,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"recipes-core": "recipes", "recipes-coreml": "recipes_coreml", "recipes-xnnpack": "recipes_xnnpack"}
+PACKAGES = {
+    "recipes-core": "recipes",
+    "recipes-coreml": "recipes_coreml",
+    "recipes-openvino": "recipes_openvino",
+    "recipes-xnnpack": "recipes_xnnpack",
+}
 PLUGINS = {name: package for name, package in PACKAGES.items() if name != "recipes-core"}
 
 

@@ -410,6 +410,8 @@ class _Merger:
         """Refuse quantizers and torchao configs that ExecuTorch would refuse, or get wrong, minutes later."""
         from torchao.quantization.pt2e.quantizer import Quantizer
 
+        from recipes.quantization import folds_weights
+
         quantizers = [(part.label, item) for part, owner in owners for item in owner.quantizers or ()]
         configs = [(part.label, item) for part, owner in owners for item in owner.ao_quantization_configs or ()]
         legacy = [(label, item) for label, item in quantizers if not isinstance(item, Quantizer)]
@@ -424,6 +426,14 @@ class _Merger:
                 "one that is not a torchao PT2E quantizer works only alone.",
                 quantizers,
                 "Use quantizers derived from torchao.quantization.pt2e.quantizer.Quantizer.",
+            )
+        unfolded = [(label, item) for label, item in quantizers if not folds_weights(item)]
+        if unfolded and len(unfolded) < len(quantizers):
+            refuse(
+                "quantizers",
+                "some have fold_quantize=False and some have not, and conversion does the same for all weights.",
+                quantizers,
+                "Let one of the backends quantize, and take the float recipe of the other.",
             )
         unfiltered = [(label, item) for label, item in configs if getattr(item, "filter_fn", None) is None]
         if unfiltered and len(configs) > 1:

@@ -58,6 +58,7 @@ class Plugin:
         providers: What it registered, one for each backend.
         availability: Whether each of its backends can lower here, by the backend's name.
         recipes: What each recipe type of each backend does, by the backend's name.
+        recipe_availability: Whether each of its recipes can be made here, by the recipe's id.
         targets: The targets that it declares.
         extensions: The components that it adds to targets of others.
         error: What was raised, if anything.
@@ -75,6 +76,7 @@ class Plugin:
     providers: tuple[RecipeProvider, ...] = ()
     availability: Mapping[str, Availability] = field(default_factory=dict)
     recipes: Mapping[str, Mapping[RecipeType, RecipeInfo]] = field(default_factory=dict)
+    recipe_availability: Mapping[str, Availability] = field(default_factory=dict)
     targets: tuple[TargetProfile, ...] = ()
     extensions: tuple[TargetExtension, ...] = ()
     error: BaseException | None = field(default=None, compare=False, repr=False)
@@ -307,6 +309,11 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
         stage = "recipes_register_providers"
         providers = _declared(manager, row.name, stage, RecipeProvider)
         asked = {provider.backend_name: _ask(provider) for provider in providers}
+        recipe_availability = {
+            recipe_type.id: _ask_of(provider, recipe_type, asked[provider.backend_name][0])
+            for provider in providers
+            for recipe_type in asked[provider.backend_name][1]
+        }
         stage = "recipes_register_targets"
         declared = _declared(manager, row.name, stage, (TargetProfile, TargetExtension))
     except KeyboardInterrupt:
@@ -320,6 +327,7 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
         providers=tuple(providers),
         availability={backend: availability for backend, (availability, _) in asked.items()},
         recipes={backend: recipes for backend, (_, recipes) in asked.items()},
+        recipe_availability=recipe_availability,
         targets=tuple(t for t in declared if isinstance(t, TargetProfile)),
         extensions=tuple(t for t in declared if isinstance(t, TargetExtension)),
     )
@@ -413,6 +421,15 @@ def _ask(provider: RecipeProvider) -> tuple[Availability, dict[RecipeType, Recip
     if not isinstance(availability, Availability):
         raise TypeError(f"availability() must return an Availability, not {type(availability).__name__}")
     return availability, recipes
+
+
+def _ask_of(provider: RecipeProvider, recipe_type: RecipeType, backend: Availability) -> Availability:
+    if not backend.available:
+        return backend
+    availability = provider.recipe_availability(recipe_type)
+    if not isinstance(availability, Availability):
+        raise TypeError(f"recipe_availability() must return an Availability, not {type(availability).__name__}")
+    return availability
 
 
 def clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:

@@ -298,6 +298,17 @@ class RecipeProvider(ABC):
     def availability(self) -> Availability:
         """Whether this backend can lower on this host; found out without importing its toolchain."""
 
+    def recipe_availability(self, recipe_type: RecipeType) -> Availability:
+        """Whether one recipe type can be made on this host, where the backend can lower.
+
+        Override it where some recipe types need more than the others, such as a package that only
+        quantization uses. Light, as `availability` is.
+
+        Args:
+            recipe_type: One of `get_supported_recipes()`.
+        """
+        return Availability(True)
+
     @abstractmethod
     def build_recipe(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue]
@@ -402,13 +413,14 @@ class RecipeProvider(ABC):
         Raises:
             UnknownRecipeError: This provider does not make that recipe type.
             OptionError: An option is unknown, missing, or has a value that is not allowed.
-            BackendUnavailableError: The toolchain does not work here.
+            BackendUnavailableError: The toolchain does not work here, or lacks what this recipe type needs.
         """
         effective = self.resolve_options(recipe_type, options)
-        availability = self.availability()
-        if not availability.available:
-            hint = f" {availability.hint}" if availability.hint else ""
-            raise BackendUnavailableError(
-                f"Backend {self.backend_name!r} cannot lower here: {availability.reason}.{hint}"
-            )
+        for what, availability in (
+            (f"Backend {self.backend_name!r} cannot lower here", self.availability()),
+            (f"Recipe {recipe_type.id} cannot be made here", self.recipe_availability(recipe_type)),
+        ):
+            if not availability.available:
+                hint = f" {availability.hint}" if availability.hint else ""
+                raise BackendUnavailableError(f"{what}: {availability.reason}.{hint}")
         return self.build_recipe(recipe_type, effective)

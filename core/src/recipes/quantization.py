@@ -123,6 +123,15 @@ def _depends_on(spec: Any, dropped: set[Any]) -> bool:
     return any(reference in dropped for reference in references if reference is not None)
 
 
+def folds_weights(quantizer: Any) -> bool:
+    """Whether weights become integer constants, as backends expect unless their quantizer has `fold_quantize = False`.
+
+    Without folding, a weight stays a float constant behind the operators that quantize and dequantize it: the
+    form of those backends whose compilers fold them by their own rules.
+    """
+    return bool(getattr(quantizer, "fold_quantize", True))
+
+
 def mark_unbounded(model: GraphModule, sample: Sequence[Any]) -> None:
     """Mark the tensors of a captured graph that hold a mask's stand-in for infinity on a sample.
 

@@ -45,7 +45,7 @@ class RegisteredRecipe:
         recipe_type: The enum member.
         info: What it does, and its options.
         plugin: The plugin that provides it.
-        availability: Whether its backend can lower on this host.
+        availability: Whether it can be made on this host.
     """
 
     id: str
@@ -60,9 +60,8 @@ class _Backend:
     plugin: Plugin
     provider: RecipeProvider
 
-    @property
-    def availability(self) -> Availability:
-        return self.plugin.availability[self.provider.backend_name]
+    def availability(self, recipe: str) -> Availability:
+        return self.plugin.recipe_availability[recipe]
 
     @property
     def recipes(self) -> Mapping[RecipeType, RecipeInfo]:
@@ -144,7 +143,7 @@ class Registry:
         if backend.recipe_type(component.recipe) is None:
             known = [r.id for r in backend.recipes]
             return f"the {backend.plugin.origin} has no such recipe.{did_you_mean(component.recipe, known)}", ""
-        availability = backend.availability
+        availability = backend.availability(component.recipe)
         if availability.available:
             return "", ""
         return (
@@ -194,7 +193,7 @@ class Registry:
                 recipe_type,
                 info,
                 backend.plugin.name,
-                backend.availability,
+                backend.availability(recipe_type.id),
             )
             for backend in self._backends.values()
             for recipe_type, info in backend.recipes.items()

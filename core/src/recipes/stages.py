@@ -24,13 +24,14 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e, 
 from torchao.utils import unwrap_tensor_subclass
 
 from recipes import kernels
-from recipes.errors import ArgumentError
+from recipes.errors import ArgumentError, RecipeConflictError
 from recipes.export_recipe import ExportRecipe
 from recipes.fallback import LowerStage
 from recipes.merge import check_disjoint
-from recipes.quantization import PrecedenceQuantizer, mark_unbounded
+from recipes.quantization import PrecedenceQuantizer, folds_weights, mark_unbounded
 from recipes.ranges import keeping_ranges
 from recipes.sharing import copy_of, shared_work
+from recipes.values import describe
 
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
 
@@ -163,6 +164,12 @@ class QuantizeStage(Stage):
         recipe = self._recipe
         assert recipe is not None
         quantizer = PrecedenceQuantizer(recipe.quantizers or ())
+        folds = {folds_weights(one) for one in quantizer.quantizers}
+        if len(folds) > 1:
+            raise RecipeConflictError(
+                f"The recipe has quantizers with fold_quantize=False next to others: {describe(recipe.quantizers)}. "
+                "Conversion does the same for all weights; use one kind alone."
+            )
         model = _apply(recipe.pre_prepare_passes, captured)
         if not recipe.is_qat:
             mark_unbounded(model, samples[0])
@@ -180,7 +187,7 @@ class QuantizeStage(Stage):
             self._calibrate(model, method, samples)
             _put_back(own, model)
         model = _apply(recipe.pre_convert_passes, model)
-        converted = convert_pt2e(model)
+        converted = convert_pt2e(model, fold_quantize=folds.pop())
         if not recipe.is_qat:
             _put_back(own, converted)  # folding constants runs parts of the graph
         quantized = _apply(recipe.post_convert_passes, converted)

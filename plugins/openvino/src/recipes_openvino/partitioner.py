@@ -1,0 +1,128 @@
+"""OpenVINO's partitioner, with operators that can be kept off it. Imports torch and openvino."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from executorch.backends.openvino.partitioner import OpenvinoPartitioner
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
+
+from recipes import RecipesWarning
+
+SHORT_ROW = 16
+"""The longest row, in values, of the lookups that are kept off OpenVINO's CPU."""
+
+
+def _skipped(*args: Any, **kwargs: Any) -> Any:
+    """Stand for an operator that is kept off OpenVINO while it partitions; never run."""
+    raise AssertionError("a graph is not run while it is partitioned")
+
+
+class SkippingPartitioner(Partitioner):
+    """Gives OpenVINO what ExecuTorch's partitioner finds, but for some operators.
+
+    That partitioner is `@final`, prints every operator that it leaves, and has no effect of its own
+    `op_types_to_skip`: it asks that set only about operators that OpenVINO does not have anyway.
+
+    Args:
+        device: The device to compile for.
+        skipped: Operators to keep off, as `namespace.operator.overload`.
+    """
+
+    def __init__(self, device: str, skipped: Collection[str] = ()) -> None:
+        super().__init__()
+        self.device = device
+        self.skipped = frozenset(skipped)
+        self._inner = OpenvinoPartitioner([CompileSpec("device", device.encode())])
+        self.delegation_spec = self._inner.delegation_spec
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
+        """Those of ExecuTorch's partitioner, without the skipped."""
+        operators, check = self._inner.ops_to_not_decompose(ep)
+        return [one for one in operators if str(one) not in self.skipped], check
+
+    def partition(self, exported_program: ExportedProgram) -> PartitionResult:
+        """Tag what OpenVINO takes."""
+        dynamic = [n for n in exported_program.graph.nodes if n.op == "call_function" and _is_dynamic(n)]
+        named = [n for n in dynamic if isinstance(n.meta.get("val"), torch.Tensor)]
+        if named:
+            warnings.warn(
+                f"{len(named)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(named[0].target)} "
+                f"[{named[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
+                "the inputs are.",
+                RecipesWarning,
+                stacklevel=2,
+            )
+        hidden = [(node, node.target) for node in self._kept_off(exported_program, dynamic)]
+        try:
+            for node, _ in hidden:
+                node.target = _skipped
+            with contextlib.redirect_stdout(io.StringIO()):
+                return self._inner.partition(exported_program)
+        finally:
+            for node, target in hidden:
+                node.target = target
+
+    def _kept_off(self, program: ExportedProgram, dynamic: Collection[Node]) -> set[Node]:
+        """The skipped and the dynamic operators and unsafe lookups, with what only prepares a constant for them.
+
+        A linear layer becomes a transposition of its weight and an `addmm`: were the transposition taken, the next
+        backend would find an `addmm` without a constant weight, which it leaves.
+        """
+        constants = _constants(program)
+        found = set(dynamic)
+        for node in reversed(program.graph.nodes):
+            if node.op != "call_function":
+                continue
+            name = dotted(node.target)
+            unsafe = self.device == "CPU" and looks_up_short_rows(name, node) and node.args[0] in constants
+            prepares = node in constants and node.users and found.issuperset(node.users)
+            if name in self.skipped or unsafe or prepares:
+                found.add(node)
+        return found
+
+
+def _constants(program: ExportedProgram) -> set[Node]:
+    """Weights and buffers, and what is computed of them alone."""
+    inputs = program.graph_signature.user_inputs
+    found: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            constant = node.name not in inputs
+        else:
+            constant = node.op == "call_function" and found.issuperset(node.all_input_nodes)
+        if constant:
+            found.add(node)
+    return found
+
+
+def looks_up_short_rows(name: str, node: Node) -> bool:
+    """Whether an operator looks up rows of 16 values or fewer.
+
+    In a constant table, such a lookup overruns memory on a processor where OpenVINO 2025.4 computes in bfloat16:
+    what follows is computed of garbage, or the process is aborted.
+    """
+    if name not in ("aten.embedding.default", "aten.index_select.default", "aten.index.Tensor"):
+        return False
+    table = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
+    return isinstance(table, torch.Tensor) and table.ndim > 0 and table.shape[1:].numel() <= SHORT_ROW
+
+
+def _is_dynamic(node: Node) -> bool:
+    values = tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
+    sizes = [size for v in values for size in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def dotted(target: Any) -> str:
+    """`aten.add.Tensor`, of an operator of ATen's or of the edge dialect."""
+    return str(getattr(target, "_op", target))
