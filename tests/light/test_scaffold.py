@@ -137,7 +137,8 @@ def test_the_name_of_an_installed_plugin_is_refused_with_its_owner(name: str) ->
 
 def test_a_backend_of_an_installed_plugin_is_refused_though_the_plugin_has_another_name(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    code = "from recipes import *\n" + "\n".join(
+    names = "Availability, Component, RecipeInfo, RecipeProvider, RecipeType, TargetProfile, hookimpl"
+    code = f"from recipes import {names}\n" + "\n".join(
         [
             "class Type(RecipeType):",
             "    FP32 = 'acme_fp32'",
