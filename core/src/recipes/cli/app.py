@@ -448,6 +448,33 @@ def check(context: click.Context, model: str, target: str, given: tuple[str, ...
 
 
 @cli.command()
+@click.argument("name")
+@click.argument("out", required=False)
+@_debug_option
+@click.pass_context
+def new_plugin(context: click.Context, name: str, out: str | None) -> None:
+    """Write the project of a new plugin, for a backend called NAME, to the folder OUT.
+
+    OUT is recipes-NAME in the current folder where it is left out. The project works as it stands: it can be
+    installed, its target exports with ExecuTorch's portable kernels, its tests pass. Comments in it say where your
+    partitioner, compile specs and quantizer go.
+
+    \b
+    Examples:
+      recipes new-plugin acme
+      recipes new-plugin acme plugins/acme
+    """
+    from recipes import scaffold
+
+    folder = out or f"recipes-{name}"
+    written = scaffold.new_plugin(name, folder, _registry(context))
+    click.echo(f"Wrote to {folder}:")
+    click.echo("".join(f"  {path.as_posix()}\n" for path in written))
+    click.echo("Next:")
+    click.echo("".join(f"  {command}\n" for command in scaffold.next_commands(name, folder)), nl=False)
+
+
+@cli.command()
 @click.argument("file")
 @_json_option
 @_debug_option
