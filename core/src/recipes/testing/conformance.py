@@ -402,10 +402,9 @@ class PluginConformance:
 
     def _runs_second(self, recipe: str, *, everything: bool) -> None:
         _, recipe_type = self._can_export(recipe)
-        from recipes.export_recipe import ExportRecipe
-        from recipes.testing import first
+        from recipes.testing.first import ConformanceBackend, in_front_of
 
-        combined = ExportRecipe.combine([first.recipe(everything), self._registered(recipe_type)])
+        combined = in_front_of(self._registered(recipe_type), everything=everything)
         taken = "every operation" if everything else "the last operation"
         what = f"{recipe} after another backend that took {taken}"
         advice = "The partitioner must leave calls of delegates (executorch_call_delegate) and their results alone."
@@ -413,7 +412,7 @@ class PluginConformance:
             made = _delegates(*self.model_for(recipe_type), combined)
         except Exception as error:
             _fail_for([f"{what}: the export fails: {type(error).__name__}: {error}"], advice)
-        if made.count("ConformanceBackend") != 1:
+        if made.count(ConformanceBackend.__name__) != 1:
             _fail_for([f"{what}: the other's delegate is gone; the program has {', '.join(made) or 'none'}"], advice)
 
     def test_target_combines(self, target: str) -> None:

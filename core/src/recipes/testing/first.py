@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import executorch.export
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.export import LoweringRecipe
+
+from recipes.export_recipe import ExportRecipe
 
 
 class ConformanceBackend(BackendDetails):  # type: ignore[misc]
@@ -24,11 +27,18 @@ class TakesFirst(Partitioner):  # type: ignore[misc]
 
     Args:
         everything: Whether to take every operation.
+        before: The partitioners that come after. ExecuTorch decomposes for each partitioner in turn, so what they want
+            whole must be kept here already.
     """
 
-    def __init__(self, everything: bool) -> None:
+    def __init__(self, everything: bool, before: Sequence[Partitioner]) -> None:
         super().__init__()
         self.everything = everything
+        self.before = before
+
+    def ops_to_not_decompose(self, ep: Any) -> tuple[list[Any], None]:
+        """What the partitioners that come after want whole."""
+        return [op for partitioner in self.before for op in partitioner.ops_to_not_decompose(ep)[0]], None
 
     def partition(self, exported_program: Any) -> PartitionResult:
         """One partition with what is taken."""
@@ -39,12 +49,15 @@ class TakesFirst(Partitioner):  # type: ignore[misc]
         return PartitionResult(exported_program, {"conformance": specification} if nodes else {})
 
 
-def recipe(everything: bool) -> executorch.export.ExportRecipe:
-    """A recipe to combine with, as the first.
+def in_front_of(recipe: ExportRecipe, *, everything: bool) -> ExportRecipe:
+    """A recipe, with `ConformanceBackend` put before it.
 
     Args:
+        recipe: The recipe.
         everything: Whether it takes every operation of the model, or the last alone.
     """
-    return executorch.export.ExportRecipe(
-        name="conformance", lowering_recipe=LoweringRecipe(partitioners=[TakesFirst(everything)])
-    )
+    lowering = recipe.lowering_recipe
+    partitioners = (lowering.partitioners if lowering is not None else None) or []
+    taking = TakesFirst(everything, partitioners)
+    first = executorch.export.ExportRecipe(name="conformance", lowering_recipe=LoweringRecipe(partitioners=[taking]))
+    return ExportRecipe.combine([first, recipe])
