@@ -394,26 +394,30 @@ class PluginConformance:
                 pytrace=False,
             )
 
-    def test_delegates_of_others_stay_when_they_took_all(self, recipe: str) -> None:
+    def test_works_after_a_backend_that_took_all(self, recipe: str) -> None:
         self._runs_second(recipe, everything=True)
 
-    def test_delegates_of_others_stay_when_they_took_a_part(self, recipe: str) -> None:
+    def test_works_after_a_backend_that_took_a_part(self, recipe: str) -> None:
         self._runs_second(recipe, everything=False)
 
     def _runs_second(self, recipe: str, *, everything: bool) -> None:
-        _, recipe_type = self._can_export(recipe)
+        provider, recipe_type = self._can_export(recipe)
         from recipes.testing.first import ConformanceBackend, in_front_of
 
         combined = in_front_of(self._registered(recipe_type), everything=everything)
         taken = "every operation" if everything else "the last operation"
         what = f"{recipe} after another backend that took {taken}"
-        advice = "The partitioner must leave calls of delegates (executorch_call_delegate) and their results alone."
+        advice = "The partitioner must leave calls of delegates alone, and the get_attr nodes that hold the delegates."
         try:
             made = _delegates(*self.model_for(recipe_type), combined)
         except Exception as error:
             _fail_for([f"{what}: the export fails: {type(error).__name__}: {error}"], advice)
-        if made.count(ConformanceBackend.__name__) != 1:
-            _fail_for([f"{what}: the other's delegate is gone; the program has {', '.join(made) or 'none'}"], advice)
+        has = f"the program has delegates of {', '.join(made) or 'nobody'}"
+        other = ConformanceBackend.__name__
+        if made.count(other) != 1:
+            _fail_for([f"{what}: the other's delegate, {other}, is gone; {has}"], advice)
+        elif not everything and self.delegates.get(provider.backend_name, "") is not None and set(made) == {other}:
+            _fail_for([f"{what}: it takes nothing of what is left; {has}"], advice)
 
     def test_target_combines(self, target: str) -> None:
         _needs_torch()

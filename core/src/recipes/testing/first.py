@@ -58,6 +58,8 @@ def in_front_of(recipe: ExportRecipe, *, everything: bool) -> ExportRecipe:
     """
     lowering = recipe.lowering_recipe
     partitioners = (lowering.partitioners if lowering is not None else None) or []
+    if isinstance(partitioners, dict):  # by method
+        partitioners = [partitioner for several in partitioners.values() for partitioner in several]
     taking = TakesFirst(everything, partitioners)
     first = executorch.export.ExportRecipe(name="conformance", lowering_recipe=LoweringRecipe(partitioners=[taking]))
     return ExportRecipe.combine([first, recipe])
