@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib.util
@@ -137,8 +138,19 @@ class PluginConformance:
             if recipe_type.id == recipe
         )
 
-    def _can_build(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
+    def _skip_for_faults(self, provider: RecipeProvider, recipe_type: RecipeType) -> None:
+        if any(fault for option in provider.describe(recipe_type).options for fault in _faults(option)):
+            pytest.skip("an option is declared wrongly; test_options_are_declared_well tells more")
+
+    def _resolves(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
         provider, recipe_type = self._made_by(recipe)
+        self._skip_for_faults(provider, recipe_type)
+        if _refusal(provider, recipe_type, self._options(recipe_type)):
+            pytest.skip("the options do not resolve; test_options_resolve tells more")
+        return provider, recipe_type
+
+    def _can_build(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
+        provider, recipe_type = self._resolves(recipe)
         found = provider.availability()
         if not found.available:
             pytest.skip(f"backend {provider.backend_name!r} cannot lower here: {found.reason}")
@@ -153,11 +165,10 @@ class PluginConformance:
         for provider in self._row().providers:
             for recipe_type in provider.get_supported_recipes():
                 given = self._options(recipe_type)
-                try:
+                with contextlib.suppress(TypeError, OptionError):  # a callable cannot be sent to another process
                     json.dumps(given)
-                except TypeError:  # a callable cannot be sent to another process
-                    continue
-                options[recipe_type.id] = given
+                    provider.resolve_options(recipe_type, given)
+                    options[recipe_type.id] = given
         traps = [module for module in (*HEAVY, *self.toolchain) if module not in absent]
         path = [entry for entry in sys.path if entry != str(_PROBE.parent)]
         request = {"plugin": self.plugin, "path": path, "traps": traps, "absent": absent, "options": options}
@@ -231,6 +242,16 @@ class PluginConformance:
             problems += [f"{recipe}: option {option.name!r} {fault}" for fault in _faults(option)]
         _fail_for(problems, "Mend the Option in what describe() returns.")
 
+    def test_options_resolve(self, recipe: str) -> None:
+        provider, recipe_type = self._made_by(recipe)
+        self._skip_for_faults(provider, recipe_type)
+        given = self._options(recipe_type)
+        refusal = _refusal(provider, recipe_type, given)
+        _fail_for(
+            [f"{recipe} cannot be made with the options {given}: {refusal}"] if refusal else [],
+            "Give in options_for a value for every option that is required, and mend defaults that contradict each other.",
+        )
+
     def test_target_is_described(self, target: str) -> None:
         profile = self._profile(target)
         problems = []
@@ -276,7 +297,7 @@ class PluginConformance:
     # Contract: what a provider must do.
 
     def test_unknown_option_is_refused(self, recipe: str) -> None:
-        provider, recipe_type = self._made_by(recipe)
+        provider, recipe_type = self._resolves(recipe)
         given = self._options(recipe_type) | {_UNKNOWN_OPTION: 1}
         calls: dict[str, Callable[[], Any]] = {
             "resolve_options": lambda: provider.resolve_options(recipe_type, given),
@@ -288,7 +309,7 @@ class PluginConformance:
                 _must_refuse(call, _UNKNOWN_OPTION, what, "Leave the check of names to the base class.")
 
     def test_wrong_type_is_refused_before_building(self, recipe: str) -> None:
-        provider, recipe_type = self._made_by(recipe)
+        provider, recipe_type = self._resolves(recipe)
         for option in provider.describe(recipe_type).options:
             given = self._options(recipe_type) | {option.name: object()}
             built: list[RecipeType] = []
@@ -303,7 +324,7 @@ class PluginConformance:
                 pytest.fail(f"{recipe}: build_recipe was called with a wrong {option.name!r}.", pytrace=False)
 
     def test_options_given_are_left_alone(self, recipe: str) -> None:
-        provider, recipe_type = self._made_by(recipe)
+        provider, recipe_type = self._resolves(recipe)
         advice = "Return a new mapping from settle_options: dict(options)."
         given = {name: list(v) if isinstance(v, tuple) else v for name, v in self._options(recipe_type).items()}
         before = copy.deepcopy(given)
@@ -496,7 +517,7 @@ def _reasons(found: Mapping[str, Any]) -> str:
 def _fail_for(problems: Sequence[str], advice: str) -> None:
     """Fail with what is wrong and what to do, if anything is wrong; a traceback into the kit would help nobody."""
     if problems:
-        text = "\n".join(f"{problem[:1].upper()}{problem[1:]}." for problem in problems)
+        text = "\n".join(f"{problem.rstrip('.')}." for problem in problems)
         pytest.fail(f"{text}\n{advice}", pytrace=False)
 
 
@@ -571,6 +592,15 @@ def _faults(option: Option) -> Iterator[str]:
             option.parse(option.default)
         except OptionError as error:
             yield f"has a default that it does not allow: {error}"
+
+
+def _refusal(provider: RecipeProvider, recipe_type: RecipeType, given: Mapping[str, Any]) -> str:
+    """Why options do not resolve, or an empty string."""
+    try:
+        provider.resolve_options(recipe_type, given)
+    except OptionError as error:
+        return str(error)
+    return ""
 
 
 def _chooses_all(*arguments: Any) -> bool:
