@@ -105,6 +105,11 @@ class Defect:
     requires: tuple[str, ...] = REQUIRES
     tests: tuple[str, str] = ("", "")
 
+    def of(self, good: str) -> str:
+        """A good plugin's source with the defect."""
+        assert self.replaced in good, "the good plugin has changed"
+        return good.replace(self.replaced, self.by, 1) if self.replaced else good
+
 
 ABSENCE = ("test_without_torch_everything_is_listed_with_the_reason", "test_absent_toolchain_is_reported[NAME_sdk]")
 DEFECTS = {
@@ -298,7 +303,130 @@ DEFECTS = {
     ),
     "not_named": Defect(("test_plugin_is_usable",), ("set plugin",), tests=('plugin = "NAME"', "")),
 }
+NO_DEFECT = Defect((), ())
 EXPORTING = "test_recipe_exports or test_works_after or test_target_combines"
+
+EXPORTS = """
+from recipes import Availability, Component, RecipeInfo, RecipeProvider, RecipeType, TargetProfile, hookimpl
+
+
+class Kind(RecipeType):
+    FP32 = "NAME_fp32"
+    REST = "NAME_rest"
+
+    @classmethod
+    def get_backend_name(cls):
+        return "NAME"
+
+
+def build(recipe_type):
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+    from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+    from executorch.export import ExportRecipe, LoweringRecipe
+
+    if not CLASSES:
+
+        class NAMEBackend(BackendDetails):
+            @staticmethod
+            def preprocess(program, specs):
+                return PreprocessResult(processed_bytes=b"NAME")
+
+        class NAMEPartitioner(Partitioner):
+            def partition(self, program):
+                tags = {}
+                for node in program.graph.nodes:
+                    if node.op == "call_function" and node.target.__name__ not in LEFT and not node.meta.get("val") is None:
+                        node.meta["delegation_tag"] = "NAME"
+                        tags["NAME"] = DelegationSpec("NAMEBackend", [])
+                return PartitionResult(program, tags)
+
+        CLASSES.append(NAMEPartitioner)
+
+    return ExportRecipe(
+        recipe_type.value,
+        lowering_recipe=LoweringRecipe(partitioners=[CLASSES[0]()]),
+        executorch_backend_config=ExecutorchBackendConfig(),
+    )
+
+
+CLASSES = []
+LEFT = ("executorch_call_delegate", "getitem")
+
+
+class Provider(RecipeProvider):
+    backend_name = "NAME"
+
+    def get_supported_recipes(self):
+        return list(Kind)
+
+    def describe(self, recipe_type):
+        return RecipeInfo("Single precision.", "float32", "float32")
+
+    def availability(self):
+        return Availability.of_host(modules={"executorch": "executorch"})
+
+    def build_recipe(self, recipe_type, options):
+        return build(recipe_type)
+
+
+@hookimpl
+def recipes_register_providers():
+    return [Provider()]
+
+
+@hookimpl
+def recipes_register_targets():
+    return [TargetProfile("linux-x86_64-NAME-fp32", (Component("NAME:fp32"), Component("NAME:rest")), "Boards")]
+"""
+EXPORT_TESTS = """
+class Test_NAME(PluginConformance):
+    plugin = "NAME"
+    delegates = {"NAME": "NAMEBackend"}
+"""
+EXPORT_DEFECTS = {
+    "another_delegate_than_promised": Defect(
+        ("test_recipe_exports[NAME:fp32]", "test_recipe_exports[NAME:rest]"),
+        ("NAMEBackend", "promises FastBackend", "model_for"),
+        tests=('"NAMEBackend"', '"FastBackend"'),
+    ),
+    "a_delegate_where_none_is_promised": Defect(
+        ("test_recipe_exports[NAME:fp32]", "test_recipe_exports[NAME:rest]"),
+        ("NAMEBackend", "promises none"),
+        tests=('"NAMEBackend"', "None"),
+    ),
+    "no_delegate_though_promised": Defect(
+        (
+            "test_recipe_exports[NAME:rest]",
+            "test_works_after_a_backend_that_took_a_part[NAME:rest]",
+        ),
+        ("NAME:rest", "delegate"),
+        "partitioners=[CLASSES[0]()]",
+        'partitioners=[CLASSES[0]()] if recipe_type.name == "FP32" else []',
+    ),
+    "delegates_of_others_taken": Defect(
+        tuple(
+            f"test_works_after_a_backend_that_took_{what}[NAME:{r}]"
+            for what in ("all", "a_part")
+            for r in ("fp32", "rest")
+        ),
+        ("the other's delegate, ConformanceBackend, is gone", "has delegates of NAMEBackend"),
+        'LEFT = ("executorch_call_delegate", "getitem")',
+        "LEFT = ()",
+    ),
+    "recipes_of_a_target_in_conflict": Defect(
+        ("test_target_combines[linux-x86_64-NAME-fp32]",),
+        ("linux-x86_64-NAME-fp32", "segment_alignment", "256", "512"),
+        "ExecutorchBackendConfig()",
+        'ExecutorchBackendConfig(segment_alignment=256 if recipe_type.name == "FP32" else 512)',
+    ),
+    "one_partitioner_for_all": Defect(
+        ("test_two_recipes_share_nothing[NAME:fp32]", "test_two_recipes_share_nothing[NAME:rest]"),
+        ("same object at lowering_recipe.partitioners[0]",),
+        "        CLASSES.append(NAMEPartitioner)",
+        "        one = NAMEPartitioner()\n        CLASSES.append(lambda: one)",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -315,17 +443,30 @@ def results(tmp_path_factory: pytest.TempPathFactory, install_plugin: Callable[.
     """The kit's tests of the good plugin and of one with each defect, in one run of pytest; by the plugin's name."""
     site = tmp_path_factory.mktemp("site")
     tests = "from recipes.testing import PluginConformance\n"
-    for name, defect in {"good": Defect((), ()), **DEFECTS}.items():
-        source = GOOD.replace(defect.replaced, defect.by, 1) if defect.replaced else GOOD
-        assert (source == GOOD) is not bool(defect.replaced), f"{name} changes nothing"
-        source = "KEPT, CALLS = {}, []\n" + source.removeprefix("\n")
+    for name, defect in {"good": NO_DEFECT, **DEFECTS}.items():
+        source = "KEPT, CALLS = {}, []" + defect.of(GOOD)
         install_plugin(site, name, source.replace("NAME", name), requires=defect.requires)
         (site / f"{name}_sdk.py").write_text(SDK)
+        assert defect.tests[0] in TESTS
         tests += (
             TESTS.replace(*defect.tests, 1).replace("NAME", name) if defect.tests[0] else TESTS.replace("NAME", name)
         )
     (site / "test_plugins.py").write_text(tests)
     return run(site, "-k", f"not ({EXPORTING})")
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, install_plugin: Callable[..., Path]) -> dict[str, Ran]:
+    """Likewise, of plugins that make real recipes, and with the tests that export."""
+    pytest.importorskip("executorch", reason="these recipes are real ones")
+    site = tmp_path_factory.mktemp("site")
+    tests = "from recipes.testing import PluginConformance\n"
+    for name, defect in {"good": NO_DEFECT, **EXPORT_DEFECTS}.items():
+        install_plugin(site, name, defect.of(EXPORTS).replace("NAME", name), requires=defect.requires)
+        assert defect.tests[0] in EXPORT_TESTS
+        tests += (EXPORT_TESTS.replace(*defect.tests, 1) if defect.tests[0] else EXPORT_TESTS).replace("NAME", name)
+    (site / "test_plugins.py").write_text(tests)
+    return run(site, "-k", f"{EXPORTING} or test_two_recipes")
 
 
 def run(site: Path, *arguments: str) -> dict[str, Ran]:
@@ -387,5 +528,17 @@ def test_a_defect_fails_the_test_that_is_there_for_it_and_no_other(name: str, re
     defect, failed = DEFECTS[name], results[name].failed
     assert sorted(failed) == sorted(test.replace("NAME", name) for test in defect.fails), failed
     for message in failed.values():
+        for words in defect.says:
+            assert words.replace("NAME", name) in message
+
+
+@pytest.mark.parametrize("name", ["good", *EXPORT_DEFECTS])
+def test_a_defect_of_what_a_recipe_makes_fails_the_test_that_is_there_for_it(
+    name: str, exported: dict[str, Ran]
+) -> None:
+    defect, ran = {"good": NO_DEFECT, **EXPORT_DEFECTS}[name], exported[name]
+    assert sorted(ran.failed) == sorted(test.replace("NAME", name) for test in defect.fails), ran.failed
+    assert ran.skipped == {}
+    for message in ran.failed.values():
         for words in defect.says:
             assert words.replace("NAME", name) in message

@@ -249,7 +249,7 @@ class PluginConformance:
         refusal = _refusal(provider, recipe_type, given)
         _fail_for(
             [f"{recipe} cannot be made with the options {given}: {refusal}"] if refusal else [],
-            "Give in options_for a value for every option that is required, and mend defaults that contradict each other.",
+            "Give in options_for a value for every required option, and mend defaults that contradict each other.",
         )
 
     def test_target_is_described(self, target: str) -> None:
