@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -34,10 +35,17 @@ def plugin_site(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def installed_plugin(plugin_site: Path) -> Callable[..., Path]:
-    """Install a plugin into `plugin_site`: a module and a real `.dist-info` folder; returns the latter.
+def installed_plugin(plugin_site: Path, install_plugin: Callable[..., Path]) -> Callable[..., Path]:
+    """Install a plugin into `plugin_site`, as `install_plugin` does."""
+    return functools.partial(install_plugin, plugin_site)
 
-    `installed_plugin(name, source, *, distribution=None, version="1.0", requires=(), module=None)`:
+
+@pytest.fixture(scope="session")
+def install_plugin() -> Callable[..., Path]:
+    """Install a plugin into a folder: a module and a real `.dist-info` folder; returns the latter.
+
+    `install_plugin(site, name, source, *, distribution=None, version="1.0", requires=(), module=None)`:
+        site: The folder.
         name: The entry point's name.
         source: The module's text; it is dedented.
         distribution: The distribution's name; `recipes-<name>` by default.
@@ -47,6 +55,7 @@ def installed_plugin(plugin_site: Path) -> Callable[..., Path]:
     """
 
     def install(
+        site: Path,
         name: str,
         source: str,
         *,
@@ -58,8 +67,8 @@ def installed_plugin(plugin_site: Path) -> Callable[..., Path]:
         distribution = distribution or f"recipes-{name}"
         escaped = distribution.replace("-", "_")
         module = module or escaped
-        (plugin_site / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
-        info = plugin_site / f"{escaped}-{version}.dist-info"
+        (site / f"{module}.py").write_text(textwrap.dedent(source), encoding="utf-8")
+        info = site / f"{escaped}-{version}.dist-info"
         info.mkdir()
         metadata = ["Metadata-Version: 2.1", f"Name: {distribution}", f"Version: {version}"]
         metadata += [f"Requires-Dist: {requirement}" for requirement in requires]
