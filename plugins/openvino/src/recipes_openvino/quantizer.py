@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -31,6 +32,10 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
 
     def __init__(self, skipped: Collection[str] = ()) -> None:
         super().__init__(mode=QuantizationMode.INT8_TRANSFORMER)
+        # NNCF's defaults are objects that all share, and its key for statistics is the algorithm's address: with these
+        # no two quantizers would be equal, or independent.
+        self._algo = copy.deepcopy(self._algo)
+        self._algo._algorithm_key = "recipes"
         self.skipped = frozenset(skipped)
 
     def annotate(self, model: GraphModule) -> GraphModule:
