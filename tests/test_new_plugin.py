@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -18,8 +17,7 @@ from recipes import scaffold
 
 ROOT = Path(__file__).parents[1]
 TARGET = "linux-x86_64-acme-fp32"
-KIT = ["tests/test_conformance.py"] if importlib.util.find_spec("recipes.testing") else []
-OWN_TESTS = ["tests/test_recipes.py", *KIT]
+OWN_TESTS = ["tests/test_recipes.py", "tests/test_conformance.py"]
 
 MODEL = """
 import torch

@@ -158,7 +158,7 @@ def test_the_command_line_is_installed_with_core(environment: Environment, toolc
 
 
 def test_without_torch_doctor_says_what_is_missing_and_that_nothing_needs_mending(environment: Environment) -> None:
-    run = environment(CORE, COREML, XNNPACK)
+    run = environment(CORE, COREML, OPENVINO, XNNPACK)
     found = json.loads(run(command=("recipes", "doctor", "--json")))
     assert found["needs_a_person"] is False
     assert found["distributions"]["recipes-core"]

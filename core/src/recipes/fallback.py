@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import logging
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.backend_api import validation_disabled
 from executorch.exir.backend.partitioner import Partitioner, PartitionResult
+from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.passes.dim_order_ops_registry import MemoryFormatOpsMap
 from executorch.export.stages import EdgeTransformAndLowerStage, PipelineArtifact
 from torch.export import ExportedProgram
@@ -64,6 +66,10 @@ class Fallback:
     def __str__(self) -> str:
         place = f" ({self.source_line})" if self.source_line else ""
         return f"{self.op}{place} [{self.node} in {self.method}]: {self.reason}"
+
+
+_UNDELEGATED = re.compile(r"EdgeOpOverload: (\S+)>.* was not decomposed or delegated", re.DOTALL)
+"""What ExecuTorch says where a backend left an operator that was kept whole for it."""
 
 
 class _RefusalError(Exception):
@@ -136,6 +142,10 @@ class LowerStage(EdgeTransformAndLowerStage):
                 probe = progress.current
                 if probe is None or probe.withholds_all:
                     raise first from error
+                # What was kept whole for a backend and not taken by it is decomposed, for whoever is next.
+                whole_in_vain = _UNDELEGATED.search(str(error))
+                if whole_in_vain is not None and probe.decompose(whole_in_vain[1]):
+                    continue
                 probe.withhold_all(first)
         found = [fallback for group in probes.values() for probe in group for fallback in probe.fallbacks()]
         whole = [probe for group in probes.values() for probe in group if probe.must_take_all]
@@ -182,6 +192,7 @@ class _Probe(Partitioner):
         self._withheld: list[tuple[Node, str]] = []
         self._passed = False
         self._all: Exception | None = None
+        self._decomposed: set[str] = set()
         self.must_take_all = bool(getattr(inner, "lower_full_graph", False))
 
     def __getattr__(self, name: str) -> Any:
@@ -196,6 +207,12 @@ class _Probe(Partitioner):
         """Claim nothing: what the compiler refuses is not one op."""
         self._all = error
 
+    def decompose(self, op: str) -> bool:
+        """No longer keep an operator whole, such as `aten.linear.default`; False where nothing changes by that."""
+        known = op in self._decomposed
+        self._decomposed.add(op)
+        return not known
+
     def fallbacks(self) -> Iterator[Fallback]:
         """What was withheld in the last lowering."""
         backend = _backend_of(self._inner)
@@ -208,7 +225,7 @@ class _Probe(Partitioner):
         return self._inner.transform_for_pre_decomposition(exported_program)  # type: ignore[no-any-return]
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
-        refused = {kind[0] for kind in self._reasons}
+        refused = {kind[0] for kind in self._reasons} | self._decomposed
         with _lenient(self._inner):
             ops, check = self._inner.ops_to_not_decompose(ep)
         return ([] if self.withholds_all else [op for op in ops if str(op) not in refused]), check
@@ -229,6 +246,7 @@ class _Probe(Partitioner):
         finally:
             for node, target in zip(hidden, targets, strict=True):
                 node.target = target
+        _release_delegates(exported_program)
         claimed = {kinds[n]: n for n in reversed(nodes) if "delegation_tag" in n.meta and not _is_quantization(n)}
         if not self._passed:
             refused = self._refused(claimed, exported_program)
@@ -333,6 +351,15 @@ class _Probe(Partitioner):
         kwargs.pop("dim_order", None)
         used = {user.args[1] for user in node.users if user.target is operator.getitem}
         return _Sample(overload_of(node), args, kwargs, frozenset(used))
+
+
+def _release_delegates(program: ExportedProgram) -> None:
+    """Take the tag from the delegates of earlier backends: some partitioners claim the attribute that holds one."""
+    for node in program.graph.nodes:
+        if node.target is executorch_call_delegate:
+            for part in (node, *(n for n in node.all_input_nodes if n.op == "get_attr"), *node.users):
+                if part.target is operator.getitem or part is node or part.op == "get_attr":
+                    part.meta.pop("delegation_tag", None)
 
 
 @dataclass(frozen=True)
