@@ -329,17 +329,17 @@ def build(recipe_type):
 
         class NAMEBackend(BackendDetails):
             @staticmethod
-            def preprocess(program, specs):
+            def preprocess(edge_program, compile_specs):
                 return PreprocessResult(processed_bytes=b"NAME")
 
         class NAMEPartitioner(Partitioner):
-            def partition(self, program):
+            def partition(self, exported_program):
                 tags = {}
-                for node in program.graph.nodes:
-                    if node.op == "call_function" and node.target.__name__ not in LEFT and not node.meta.get("val") is None:
+                for node in exported_program.graph.nodes:
+                    if node.op == "call_function" and node.target.__name__ not in LEFT:
                         node.meta["delegation_tag"] = "NAME"
                         tags["NAME"] = DelegationSpec("NAMEBackend", [])
-                return PartitionResult(program, tags)
+                return PartitionResult(exported_program, tags)
 
         CLASSES.append(NAMEPartitioner)
 
