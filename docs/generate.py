@@ -147,7 +147,7 @@ def targets_table() -> str:
     return table(columns, (rows[name] for name in sorted(rows)))
 
 
-_SECTION = re.compile(r"^(Args|Returns|Raises|Warns):\n((?:    .*\n?|\n)*)", re.MULTILINE)
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Warns):\n((?:    .*\n?|\n)*)", re.MULTILINE)
 _ITEM = re.compile(r"^(\S[^:]*): ")
 
 
@@ -231,7 +231,7 @@ def entry(name: str, value: Any) -> str:
 def _members(owner: type) -> Iterator[tuple[str, str]]:
     """The public methods and properties that a class defines, each with the rest of its entry."""
     for name, member in vars(owner).items():
-        if name.startswith("_"):
+        if name.startswith(("_", "test_")):
             continue
         if isinstance(member, property):
             yield name, f": {described(member)}"
@@ -286,6 +286,19 @@ def hooks() -> str:
     """Every hook with its arguments and what it returns."""
     found = {name: hook for name, hook in vars(hookspecs).items() if name.startswith("recipes_")}
     return "\n\n".join(f"### `{name}`\n\n{signature(name, hook)}\n\n{described(hook)}" for name, hook in found.items())
+
+
+def conformance() -> str:
+    """The class that tests plugins: what to set, and its tests."""
+    from recipes.testing import PluginConformance
+
+    tests = [name for name in vars(PluginConformance) if name.startswith("test_")]
+    parts = ["### `PluginConformance`", described(PluginConformance)]
+    for name, rest in _members(PluginConformance):
+        if name not in tests and name != "pytest_generate_tests":
+            parts.append(f"**`PluginConformance.{name}`**{rest}")
+    listed = "\n".join(f"- `{name}`" for name in tests)
+    return "\n\n".join([*parts, f"Its tests, which expected failures name:\n\n{listed}"])
 
 
 def error_classes() -> str:
@@ -344,6 +357,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "reference/errors.md": {"errors": error_classes},
     "reference/hooks.md": {"hooks": hooks, "classes": plugin_classes},
     "reference/recipes.md": {"recipes": recipes_table},
+    "reference/testing.md": {"conformance": conformance},
     "reference/targets.md": {"targets": targets_table},
 }
 """For each page: its generated parts by name."""
