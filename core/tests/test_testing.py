@@ -412,8 +412,8 @@ EXPORT_DEFECTS = {
             for r in ("fp32", "rest")
         ),
         ("the other's delegate, ConformanceBackend, is gone", "has delegates of NAMEBackend"),
-        'LEFT = ("executorch_call_delegate", "getitem")',
-        "LEFT = ()",
+        'node.op == "call_function" and node.target.__name__ not in LEFT',
+        'node.op in ("call_function", "get_attr")',
     ),
     "recipes_of_a_target_in_conflict": Defect(
         ("test_target_combines[linux-x86_64-NAME-fp32]",),

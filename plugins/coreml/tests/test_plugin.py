@@ -12,21 +12,6 @@ from recipes import BackendUnavailableError
 from recipes_coreml import CoreMLRecipeType, plugin
 from recipes_coreml.provider import CoreMLProvider
 
-HEAVY = ("torch", "executorch", "torchao", "coremltools", "numpy")
-
-EVERYTHING_THAT_LISTS = f"""
-import sys
-from recipes_coreml import CoreMLRecipeType, plugin
-(provider,) = plugin.recipes_register_providers()
-plugin.recipes_register_targets()
-provider.availability()
-for recipe_type in provider.get_supported_recipes():
-    codebook = {{"bits": 4, "block_size": [-1, 16]}}
-    required = {{o.name: codebook[o.name] for o in provider.describe(recipe_type).options if o.required}}
-    provider.resolve_options(recipe_type, required)
-print([name for name in {HEAVY!r} if name in sys.modules])
-"""
-
 IMPORTS_COREMLTOOLS = """
 import logging
 from recipes_coreml import CoreMLRecipeType
@@ -43,10 +28,6 @@ class PythonVersion(NamedTuple):
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-
-
-def test_listing_imports_nothing_heavy() -> None:
-    assert run_python(EVERYTHING_THAT_LISTS).stdout.strip() == "[]"
 
 
 def test_making_a_recipe_shows_no_warnings_of_coremltools() -> None:

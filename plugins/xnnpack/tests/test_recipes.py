@@ -1,6 +1,5 @@
 """The recipes make the files that ExecuTorch's own make, and the files compute the right numbers."""
 
-import itertools
 import math
 from typing import Any
 
@@ -85,24 +84,6 @@ def test_a_recipe_is_executorchs_and_carries_its_types_value_as_name(recipe_type
     recipe = XNNPackProvider().create_recipe(recipe_type)
     assert isinstance(recipe, ExportRecipe)
     assert recipe.name == recipe_type.value
-
-
-@pytest.mark.parametrize("recipe_type", Type)
-def test_two_calls_share_no_mutable_object(recipe_type: Type) -> None:
-    one, two = (XNNPackProvider().create_recipe(recipe_type) for _ in range(2))
-    assert not {id(part) for part in parts(one)} & {id(part) for part in parts(two)}
-
-
-def parts(recipe: Any) -> list[Any]:
-    lowering, quantization = recipe.lowering_recipe, recipe.quantization_recipe
-    found = [recipe, lowering, lowering.edge_compile_config, lowering.partitioners, *lowering.partitioners]
-    backend_config = recipe.executorch_backend_config
-    found += [backend_config, backend_config.passes]
-    if quantization is not None:
-        lists = [quantization.quantizers, quantization.ao_quantization_configs]
-        found += [quantization, *filter(None, lists), *itertools.chain.from_iterable(filter(None, lists))]
-        found += [config.ao_base_config for config in quantization.ao_quantization_configs or []]
-    return found
 
 
 def test_group_size_reaches_the_quantization() -> None:

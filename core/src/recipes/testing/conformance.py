@@ -210,7 +210,9 @@ class PluginConformance:
         self._row()
         (entry_point,) = _entry_points(self.plugin)
         assert entry_point.dist is not None, "_row() has found its distribution"
-        needs = {canonicalize_name(r.name): r for r in map(Requirement, entry_point.dist.requires or ())}
+        needs: dict[str, Requirement] = {
+            canonicalize_name(r.name): r for r in map(Requirement, entry_point.dist.requires or ())
+        }
         problems = []
         for name in ("recipes-core", "executorch"):
             if name not in needs:

@@ -10,8 +10,20 @@ from typing import Any
 
 from recipes.values import CALLABLES, OPERATORS
 
-_ATOMS = (bool, int, float, complex, str, bytes, enum.Enum, type, types.ModuleType, types.FunctionType)
-_ATOMS += (types.BuiltinFunctionType, types.MethodType)
+_ATOMS: tuple[type, ...] = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    enum.Enum,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+)
 
 
 def in_common(left: Any, right: Any) -> list[str]:

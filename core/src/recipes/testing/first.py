@@ -13,7 +13,7 @@ from executorch.export import LoweringRecipe
 from recipes.export_recipe import ExportRecipe
 
 
-class ConformanceBackend(BackendDetails):  # type: ignore[misc]
+class ConformanceBackend(BackendDetails):
     """Takes whatever it is given and makes an empty delegate of it."""
 
     @staticmethod
@@ -22,7 +22,7 @@ class ConformanceBackend(BackendDetails):  # type: ignore[misc]
         return PreprocessResult(processed_bytes=b"conformance")
 
 
-class TakesFirst(Partitioner):  # type: ignore[misc]
+class TakesFirst(Partitioner):
     """Gives every operation to `ConformanceBackend`, or the last one alone.
 
     Args:
