@@ -34,7 +34,7 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
         super().__init__(mode=QuantizationMode.INT8_TRANSFORMER)
         # NNCF's defaults are objects that all share, and its key for statistics is the algorithm's address: with these
         # no two quantizers would be equal, or independent.
-        self._algo = copy.deepcopy(self._algo)
+        self._algo: Any = copy.deepcopy(vars(self)["_algo"])
         self._algo._algorithm_key = "recipes"
         self.skipped = frozenset(skipped)
 
