@@ -210,15 +210,14 @@ class PluginConformance:
         self._row()
         (entry_point,) = _entry_points(self.plugin)
         assert entry_point.dist is not None, "_row() has found its distribution"
-        needs: dict[str, Requirement] = {
-            canonicalize_name(r.name): r for r in map(Requirement, entry_point.dist.requires or ())
-        }
+        always = [r for r in map(Requirement, entry_point.dist.requires or ()) if "extra" not in str(r.marker)]
         problems = []
         for name in ("recipes-core", "executorch"):
-            if name not in needs:
+            needs = [requirement for requirement in always if canonicalize_name(requirement.name) == name]
+            if not needs:
                 problems.append(f"{entry_point.dist.name} does not require {name}")
-            elif not {one.operator for one in needs[name].specifier} & _UPPER_BOUNDS:
-                problems.append(f"{entry_point.dist.name} requires {needs[name]}, which has no upper bound")
+            elif not {one.operator for requirement in needs for one in requirement.specifier} & _UPPER_BOUNDS:
+                problems.append(f"{entry_point.dist.name} requires {needs[0]}, which has no upper bound")
         _fail_for(
             problems,
             'Write dependencies = ["recipes-core~=0.1", "executorch>=1.5,<1.6"] with the versions that you have tried: '
