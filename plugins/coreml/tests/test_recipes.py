@@ -1,6 +1,5 @@
 """The recipes make the payloads that ExecuTorch's own make, and the payloads are what was asked for."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -157,25 +156,6 @@ def test_a_recipe_is_executorchs_and_carries_its_types_value_as_name(recipe_type
     recipe = CoreMLProvider().create_recipe(recipe_type, **required(recipe_type))
     assert isinstance(recipe, ExportRecipe)
     assert recipe.name == recipe_type.value
-
-
-@pytest.mark.parametrize("recipe_type", Type)
-def test_two_calls_share_no_mutable_object(recipe_type: Type) -> None:
-    one, two = (CoreMLProvider().create_recipe(recipe_type, **required(recipe_type)) for _ in range(2))
-    assert not {id(part) for part in parts(one)} & {id(part) for part in parts(two)}
-
-
-def parts(recipe: Any) -> list[Any]:
-    lowering, quantization = recipe.lowering_recipe, recipe.quantization_recipe
-    (partitioner,) = lowering.partitioners
-    found = [recipe, lowering, lowering.edge_compile_config, lowering.partitioners, partitioner]
-    found += [partitioner.delegation_spec.compile_specs, partitioner.skip_ops_for_coreml_delegation]
-    if quantization is not None:
-        lists = [quantization.quantizers, quantization.ao_quantization_configs]
-        found += [quantization, *filter(None, lists), *itertools.chain.from_iterable(filter(None, lists))]
-        configs = [config.ao_base_config for config in quantization.ao_quantization_configs or []]
-        found += configs + [config.block_size for config in configs if hasattr(config, "block_size")]
-    return found
 
 
 # -- where ExecuTorch's recipe loses what was asked for -------------------------------------------

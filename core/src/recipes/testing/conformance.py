@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import importlib.util
+import inspect
 import json
 import re
 import subprocess
@@ -182,7 +183,7 @@ class PluginConformance:
         for name in dir(type(self)):
             if name.startswith("test_"):
                 known.add(name)
-                arguments = getattr(self, name).__code__.co_varnames
+                arguments = inspect.signature(getattr(self, name)).parameters
                 for parameter in {"recipe", "target", "module"} & set(arguments):
                     known |= {f"{name}[{each}]" for each in self._ids(parameter)}
         unknown = [key for key in self.expected_failures if key not in known]
