@@ -10,7 +10,7 @@ import torch
 from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 
-from recipes import ExportRecipe, LoweringRecipe, export, get_recipe
+from recipes import ExportError, ExportRecipe, LoweringRecipe, export, get_recipe
 
 
 class ReluBackend(BackendDetails):  # type: ignore[misc]
@@ -62,3 +62,11 @@ def test_it_takes_what_the_first_one_left(name: str, delegate: str, read_delegat
     found = read_delegates(bytes(session.get_pte_buffer()))
     assert found["ReluBackend"] == 1
     assert found[delegate] >= 1, session.fallbacks
+
+
+def test_a_backend_without_a_compiler_ends_the_export_at_once() -> None:
+    partitioner = ReluPartitioner([])
+    partitioner.delegation_spec = DelegationSpec("NowhereBackend", [])
+    recipe = ExportRecipe(name="nowhere", lowering_recipe=LoweringRecipe(partitioners=[partitioner]))
+    with pytest.raises(ExportError, match="Backend NowhereBackend was not found"):
+        export(torch.nn.ReLU(), recipe, torch.rand(1, 4))

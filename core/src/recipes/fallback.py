@@ -72,6 +72,10 @@ _UNDELEGATED = re.compile(r"EdgeOpOverload: (\S+)>.* was not decomposed or deleg
 """What ExecuTorch says where a backend left an operator that was kept whole for it."""
 
 
+_NO_BACKEND = re.compile(r"Backend \S+ was not found")
+"""What ExecuTorch says where a partitioner names a backend that has no compiler: there is none to ask again."""
+
+
 class _RefusalError(Exception):
     """Ends a lowering when a partitioner is found to claim ops that its compiler refuses."""
 
@@ -117,7 +121,7 @@ class LowerStage(EdgeTransformAndLowerStage):
                 try:
                     super().run(artifact)
                 except Exception as error:
-                    if not asked:
+                    if not asked or _NO_BACKEND.search(str(error)):
                         raise
                     self._lower_without_refused(artifact, asked, config, error)
         finally:

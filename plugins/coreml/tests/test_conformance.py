@@ -12,12 +12,6 @@ class TestCoreML(PluginConformance):
     plugin = "coreml"
     toolchain = ("executorch", "torchao", "coremltools")
     delegates = {"coreml": "CoreMLBackend"}  # noqa: RUF012
-    expected_failures = {  # noqa: RUF012
-        "test_works_after_a_backend_that_took_a_part": (
-            "ExecuTorch's partitioner tags the get_attr node of the other's delegate too, which its backend cannot "
-            "convert, so that nothing is left to Core ML"
-        )
-    }
 
     def options_for(self, recipe_type: RecipeType) -> Mapping[str, Any]:
         if recipe_type is CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY:
