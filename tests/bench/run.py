@@ -177,7 +177,9 @@ def timed(*command: str) -> dict[str, Any]:
     """Run a command: its wall and CPU seconds, the most memory that it held, and what it wrote to its result file."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        environ = {**os.environ, "BENCH_RESULT": str(result), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        # One thread: on busy cores those of OpenMP wait for each other, and then a model's one run takes seconds.
+        quiet = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+        environ = {**os.environ, **quiet, "BENCH_RESULT": str(result)}
         started = time.perf_counter()
         with open(Path(folder) / "errors", "w+b") as errors:
             process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=errors)
@@ -263,9 +265,9 @@ def bench_many(models: Sequence[str], repeats: int) -> Iterator[dict[str, Any]]:
 
 PREFACE = """# Benchmarks
 
-Ours beside ExecuTorch's own path, in turns, each measurement in a process of its own; medians of {repeats} runs, or of
-fewer where a number says so. Ratios are what to read: below 1, ours is faster or smaller. Made on {day} on
-{machine}, {cores} cores, shared with other work, with Python {python},
+Ours beside ExecuTorch's own path, in turns, each measurement in a process of its own with one thread; medians of
+{repeats} runs (listing: 15). Ratios are what to read, of CPU time before those of wall time: below 1, ours is faster or
+smaller. Made on {day} on {machine}, {cores} cores, shared with other work, with Python {python},
 {versions}.
 
 Repeat it with `nox -s bench`, or in a few minutes with `nox -s bench -- --quick`; the numbers are in
