@@ -208,18 +208,20 @@ def test_what_cannot_be_written_is_told() -> None:
 
 
 def test_it_needs_what_this_recipes_core_is_and_needs(wheel: Path, wheels: dict[str, Path]) -> None:
-    def requirements(path: Path) -> dict[str, Requirement]:
+    def requirements(path: Path) -> tuple[dict[str, Requirement], list[str]]:
         with zipfile.ZipFile(path) as archive:
             (member,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
             metadata = Parser().parsestr(archive.read(member).decode())
-        return {(found := Requirement(text)).name: found for text in metadata.get_all("Requires-Dist", [])}
+        found = list(map(Requirement, metadata.get_all("Requires-Dist", [])))
+        extras = [str(one) for one in found if "extra" in str(one.marker)]
+        return {one.name: one for one in found if one.marker is None}, extras
 
-    found, core = requirements(wheel), requirements(wheels["recipes-core"])
-    assert sorted(found) == ["executorch", "pytest", "recipes-core"]
+    (found, extras), (core, _) = requirements(wheel), requirements(wheels["recipes-core"])
+    assert sorted(found) == ["executorch", "recipes-core"]
     assert found["executorch"].specifier == core["executorch"].specifier
     assert str(found["recipes-core"].specifier).startswith("~=")
     assert found["recipes-core"].specifier.contains(wheels["recipes-core"].name.split("-")[1])
-    assert str(found["pytest"].marker) == 'extra == "test"'
+    assert extras == ['recipes-core[testing]; extra == "test"']
 
 
 def test_its_wheel_holds_the_package_with_its_types_and_the_entry_point(wheel: Path) -> None:
