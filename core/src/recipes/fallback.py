@@ -33,7 +33,7 @@ from torch.utils._sympy.numbers import int_oo
 from recipes.arguments import unbounded
 from recipes.errors import ArgumentError, ExportError
 from recipes.ranges import keeping_ranges, size_for_estimates
-from recipes.sharing import RememberingProgram, shared_work
+from recipes.sharing import to_lower
 
 torch.library.define("recipes::withheld", "(Tensor[] inputs) -> Tensor")
 _WITHHELD = torch.ops.recipes.withheld.default
@@ -106,24 +106,16 @@ class LowerStage(EdgeTransformAndLowerStage):
         self.fallbacks = []
         for method, program in artifact.data.items():
             _check_bounds(method, program)
-        shared = shared_work(artifact)
-        # What is lowered is a copy, so the captured programs stay whole for whoever else works with them.
-        artifact = artifact.copy_with_new_data(
-            {
-                method: RememberingProgram.of(program, shared.decompositions(program))
-                for method, program in artifact.data.items()
-            }
-        )
         asked, config = self._partitioners, self._compile_config
         self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config that it is given
         try:
             with keeping_ranges(artifact.data.values()):
                 try:
-                    super().run(artifact)
+                    super().run(to_lower(artifact))
                 except Exception as error:
                     if not asked or _NO_BACKEND.search(str(error)):
                         raise
-                    self._lower_without_refused(artifact, asked, config, error)
+                    self._lower_without_refused(to_lower(artifact, again=True), asked, config, error)
         finally:
             self._partitioners, self._compile_config = asked, config
 

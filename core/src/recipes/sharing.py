@@ -99,30 +99,46 @@ def shared_work(artifact: PipelineArtifact) -> SharedWork:
     return artifact.get_context(CONTEXT_KEY) or SharedWork()
 
 
+def to_lower(artifact: PipelineArtifact, *, again: bool = False) -> PipelineArtifact:
+    """Copies of captured programs, for lowering to change.
+
+    Args:
+        artifact: The captured programs, by method.
+        again: Whether they may be lowered several times.
+    """
+    work = artifact.get_context(CONTEXT_KEY) or (SharedWork() if again else None)
+    copies = {
+        method: RememberingProgram.of(program, work.decompositions(program) if work is not None else None)
+        for method, program in artifact.data.items()
+    }
+    return artifact.copy_with_new_data(copies)
+
+
 class RememberingProgram(ExportedProgram):
-    """A captured program that decomposes once for each table, and gives a fresh copy each time.
+    """A captured program that decomposes no more than it must, and where others want the same, once for all.
 
     Lowering decomposes a program once and again for each partitioner, and all of it again for each target and
-    whenever a compiler refused something. What it gets it changes in place, so it gets copies, which share the
-    weights; the captured program stays as it was captured.
+    whenever a compiler refused something. What it gets it changes in place, so what is remembered is copied; copies
+    share the weights. The captured program stays as it was captured.
     """
 
-    _memory: Decompositions
+    _memory: Decompositions | None
     _is_decomposed: bool
 
     @classmethod
-    def of(cls, program: ExportedProgram, memory: Decompositions, *, is_decomposed: bool = False) -> RememberingProgram:
-        """A copy of a program.
+    def of(cls, program: ExportedProgram, memory: Decompositions | None) -> RememberingProgram:
+        """A copy of a captured program.
 
         Args:
             program: What to copy.
-            memory: Where the decompositions of that program and of its copies are kept.
-            is_decomposed: Whether the program is the result of a decomposition.
+            memory: Where the decompositions of that program and of its copies are kept; None to keep none.
         """
-        made = copy_of(program, cls)
-        made._memory = memory
-        made._is_decomposed = is_decomposed
-        return made
+        return copy_of(program, cls)._with(memory, is_decomposed=False)
+
+    def _with(self, memory: Decompositions | None, *, is_decomposed: bool) -> RememberingProgram:
+        self._memory = memory
+        self._is_decomposed = is_decomposed
+        return self
 
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
@@ -134,10 +150,14 @@ class RememberingProgram(ExportedProgram):
         table = dict(decomp_table)
         if self._is_decomposed and not _operators(self.graph_module) & table.keys():
             return self
+        if self._memory is None:
+            made = RememberingProgram.__new__(RememberingProgram)
+            made.__dict__.update(super().run_decompositions(table).__dict__)
+            return made._with(None, is_decomposed=True)
         key = (_fingerprint(self.graph_module), frozenset((op, _meaning(function)) for op, function in table.items()))
         if key not in self._memory:
             self._memory[key] = super().run_decompositions(table)
-        return RememberingProgram.of(self._memory[key], self._memory, is_decomposed=True)
+        return copy_of(self._memory[key], RememberingProgram)._with(self._memory, is_decomposed=True)
 
 
 def _meaning(function: Any) -> Hashable:
