@@ -128,6 +128,16 @@ def test_several_targets_are_written_into_a_folder_that_is_made(export: Callable
     assert [line.split()[0] for line in result.stdout.splitlines()] == [str(file) for file in files]
 
 
+def test_several_processes_write_the_same_files_and_stay_off_the_screen(folder: Path) -> None:
+    for jobs, name in (("1", "alone"), ("2", "together")):
+        done = run_fresh("export", "models.py:small", "-t", FP32, "-t", COREML, "-o", f"{name}/", "--jobs", jobs)
+        assert done.returncode == 0, done.stderr
+        assert "MIL" not in done.stdout + done.stderr
+    one, two = (folder / name / f"{FP32}.pte" for name in ("alone", "together"))
+    assert one.read_bytes() == two.read_bytes()
+    assert (folder / "together" / f"{COREML}.pte.json").exists()
+
+
 def test_one_targets_failure_leaves_the_others_files_and_its_own_old_one(
     export: Callable[..., Result], folder: Path
 ) -> None:

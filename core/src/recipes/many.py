@@ -65,7 +65,8 @@ def export_many(
             this process, one after another. Each process imports torch and holds a copy of the weights, so it pays off
             where lowering takes longer than ten seconds, and where there is the memory.
         dynamic_shapes: As in `export`.
-        calibration_inputs: As in `export`, for the recipes that calibrate; at least one must.
+        calibration_inputs: As in `export`, for the recipes that calibrate; at least one must. What an iterator gives is
+            kept in memory where several do.
         constant_methods: As in `export`.
         artifact_dir: A folder with a folder for each target, as in `export`.
         generate_etrecord: As in `export`.
@@ -132,11 +133,13 @@ def each(
     models, _ = models_by_method(model)
     # Copies of weights are made here, once: work is shared by those who work on the same objects.
     models = {method: with_contiguous_weights(each_model) for method, each_model in models.items()}
-    quantizing = {target: recipe for target, recipe in recipes.items() if isinstance(recipe, ExportRecipe)}
-    if calibration_inputs is not None and not any(map(calibrates, quantizing.values())):
+    calibrating = [recipe for recipe in recipes.values() if isinstance(recipe, ExportRecipe) and calibrates(recipe)]
+    if calibration_inputs is not None and not calibrating:
         raise ArgumentError(
             f"calibration_inputs have no use here: of {', '.join(recipes)} none calibrates. Leave them out."
         )
+    if len(calibrating) > 1:
+        calibration_inputs = _to_read_again(calibration_inputs)
     sessions: dict[str, ExportSession] = {}
     failed: dict[str, BaseException] = {}
     for target, recipe in recipes.items():
@@ -171,6 +174,13 @@ def each(
             yield _outcome(target, session, session.export)
     else:
         yield from _side_by_side(sessions, executor, constant_methods, strict_delegation)
+
+
+def _to_read_again(samples: Any) -> Any:
+    """Samples that can be read more than once: what an iterator gives is kept."""
+    if isinstance(samples, Mapping):
+        return {method: _to_read_again(each_method) for method, each_method in samples.items()}
+    return list(samples) if isinstance(samples, Iterator) else samples
 
 
 def _outcome(target: str, session: ExportSession, work: Callable[[], None]) -> Outcome:
