@@ -200,6 +200,7 @@ def test_what_is_wrong_for_every_target_is_said_once() -> None:
         ((model, XNNPACK[0], example), "targets is a str"),
         ((model, [XNNPACK[0], XNNPACK[0]], example), "more than once"),
         ((model, [ExportRecipe()], example), "without a name"),
+        ((model, {1: XNNPACK[0]}, example), "names are text"),
         ((model, [*XNNPACK]), "example_inputs are needed"),
         (("none.pt2", [*XNNPACK], example), "no such file"),
     ]:

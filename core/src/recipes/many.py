@@ -276,6 +276,8 @@ def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, 
         except Exception as error:
             made = error
             name = key if key is not None else str(target)
+        if key is not None and not isinstance(key, str):
+            raise ArgumentError(f"targets has the name {key!r}, which is a {type(key).__name__}; names are text.")
         if not isinstance(name, str) or not name:
             raise ArgumentError("A recipe without a name needs one: give targets as a dict by names of your own.")
         if name in seen:
