@@ -266,8 +266,8 @@ def bench_many(models: Sequence[str], repeats: int) -> Iterator[dict[str, Any]]:
 PREFACE = """# Benchmarks
 
 Ours beside ExecuTorch's own path, in turns, each measurement in a process of its own with one thread:
-{runs} (listing: medians of 15). Ratios are what to read, of CPU time before those of wall time: below 1, ours is faster or
-smaller. Made on {day} on {machine}, {cores} cores, shared with other work, with Python {python},
+{runs} (listing: medians of 15). Ratios are what to read, of CPU time before those of wall time: below 1, ours is
+faster or smaller. Made on {day} on {machine}, {cores} cores, shared with other work, with Python {python},
 {versions}.
 
 Repeat it with `nox -s bench`, or in a few minutes with `nox -s bench -- --quick`; the numbers are in
@@ -283,13 +283,10 @@ report, manifest, and writing the files.
 
 def page(found: Mapping[str, Any]) -> str:
     """The measurements as a page."""
-    return (
-        PREFACE.format(**found["about"])
-        + "\n".join(
-            [*_listing_table(found["listing"]), *_recipes_table(found["recipes"]), *_many_table(found["many"]), ""]
-        ).rstrip()
-        + "\n"
-    )
+    repeats = found["about"]["repeats"]
+    runs = "one run each" if repeats == 1 else f"medians of {repeats} runs"
+    tables = [*_listing_table(found["listing"]), *_recipes_table(found["recipes"]), *_many_table(found["many"])]
+    return PREFACE.format(runs=runs, **found["about"]) + "\n".join(tables).rstrip() + "\n"
 
 
 def _ratio(one: float | None, other: float | None) -> str:
