@@ -95,7 +95,7 @@ def slow(session: nox.Session) -> None:
 def properties(session: nox.Session) -> None:
     """The properties of the merge over ten thousand cases each, instead of some hundred."""
     python = full_environment(session)
-    command = (python, "-m", "pytest", "core/tests/test_merge_properties.py", *session.posargs)
+    command = (python, "-m", "pytest", "core/tests/recipe/test_merging_properties.py", *session.posargs)
     session.run(*command, env={"RECIPES_HYPOTHESIS_PROFILE": "thorough"}, external=True)
 
 

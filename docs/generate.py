@@ -21,11 +21,12 @@ from typing import Any
 import click
 
 import recipes
-from recipes import errors, findings, hookspecs
 from recipes.cli.app import cli
-from recipes.policies import FIELD_POLICIES, Policy
-from recipes.provider import RecipeProvider
-from recipes.targets import TargetExtension, order_components
+from recipes.common import errors, findings
+from recipes.plugins import hookspecs
+from recipes.plugins.provider import RecipeProvider
+from recipes.plugins.targets import TargetExtension, order_components
+from recipes.recipe.policies import FIELD_POLICIES, Policy
 
 DOCS = Path(__file__).parent
 PLUGINS = DOCS.parent / "plugins"

@@ -18,7 +18,7 @@ FP32 = "linux-x86_64-xnnpack-fp32"
 INT8 = "linux-x86_64-xnnpack-int8"
 COREML = "ios-arm64-coreml-fp16"
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*calibration-one-sample:recipes.errors.RecipesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*calibration-one-sample:recipes.RecipesWarning")
 
 
 def sums(layers: int) -> Any:

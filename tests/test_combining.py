@@ -29,7 +29,7 @@ from recipes import (
 from recipes_coreml import CoreMLRecipeType
 from recipes_xnnpack import XNNPackRecipeType
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*calibration-one-sample:recipes.errors.RecipesWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*calibration-one-sample:recipes.RecipesWarning")
 
 
 def coreml() -> ExportRecipe:
@@ -96,7 +96,7 @@ def test_two_opinions_on_one_field_are_a_conflict_that_names_both() -> None:
 
 
 def test_a_kernel_that_must_be_whole_for_the_accelerator_wins_over_a_fallback_in_a_target_only() -> None:
-    from recipes.merge import merge
+    from recipes.recipe.merging import merge
 
     def keeping(name: str, op: Any) -> ExportRecipe:
         config = EdgeCompileConfig(_check_ir_validity=False, preserve_ops=[op])
@@ -167,7 +167,7 @@ QUANTIZED = ("coreml:pt2e_int8_static", "coreml:pt2e_int8_weight_only", "xnnpack
 
 @pytest.mark.parametrize("pair", itertools.permutations(QUANTIZED, 2), ids="+".join)
 def test_any_two_quantizers_compose_and_the_first_ones_annotations_stand(pair: tuple[str, str]) -> None:
-    from recipes.quantization import ANNOTATION, PrecedenceQuantizer
+    from recipes.executorch.quantizers import ANNOTATION, PrecedenceQuantizer
 
     torch.manual_seed(0)
     model, x = ConvLinear().eval(), torch.rand(1, 3, 8, 8)

@@ -13,7 +13,7 @@ import torch
 from executorch.runtime import Runtime
 
 import recipes
-from recipes import scaffold
+from recipes.vendor import scaffold
 
 ROOT = Path(__file__).parents[1]
 TARGET = "linux-x86_64-acme-fp32"

@@ -41,7 +41,7 @@ class ReluPartitioner(Partitioner):  # type: ignore[misc]
         return PartitionResult(exported_program, tags)
 
 
-@pytest.mark.filterwarnings("ignore::recipes.errors.RecipesWarning")  # of what falls back, which is the point
+@pytest.mark.filterwarnings("ignore::recipes.RecipesWarning")  # of what falls back, which is the point
 @pytest.mark.parametrize(
     ("name", "delegate"),
     [

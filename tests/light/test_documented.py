@@ -23,7 +23,7 @@ def reference(page: str) -> str:
 
 
 def test_every_hook_is_documented() -> None:
-    from recipes import hookspecs
+    from recipes.plugins import hookspecs
 
     hooks = [name for name in vars(hookspecs) if name.startswith("recipes_")]
     assert hooks
@@ -37,7 +37,7 @@ def test_every_public_name_is_documented() -> None:
 
 
 def test_every_error_is_documented() -> None:
-    from recipes import errors, findings
+    from recipes.common import errors, findings
 
     classes = [
         value

@@ -1,84 +1,27 @@
-"""The shape of core's source: which module may import which, and that no backend is named."""
+"""The shape of core's source: which room may import which, and that no backend is named."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from importlinter.cli import lint_imports
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "src" / "recipes"
-PLUGINS = ("coreml", "openvino", "xnnpack")
 MODULES = sorted(path.relative_to(CORE) for path in CORE.rglob("*.py"))
+SOURCES = [ROOT / "core" / "src", *sorted((ROOT / "plugins").glob("*/src"))]
+MOST_LINES = 400
+LONGEST_FUNCTION = 60
 
-# From the bottom up: a module imports only from lines above its own.
-LAYERS = (
-    {"errors"},
-    {"findings"},
-    {"ranges"},
-    {"contents", "delegation", "facts", "provider", "files", "quantization", "rendering", "runtime", "values"},
-    {"policies"},
-    {"provenance"},
-    {"merge"},
-    {"targets", "export_recipe"},
-    {"hookspecs"},
-    {"plugins"},
-    {"registry"},
-    {"arguments", "scaffold"},
-    {"sharing"},
-    {"fallback"},
-    {"kernels"},
-    {"stages", "preflight", "watching"},
-    {"elsewhere", "report"},
-    {"manifest", "running"},
-    {"doctor", "inspection", "verification"},
-    {"session"},
-    {"many"},
-    {"cli", "testing"},
-    {"__main__"},
-)
-RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
-
-# ExecuTorch has `ExportRecipe.get_recipe` on the class; ours asks the registry, which it imports when it is called.
-LET_THROUGH = {("export_recipe", "registry")}
+# A function may be longer only for the reason beside it.
+LONG_FOR_A_REASON: dict[str, str] = {}
 
 BACKENDS = re.compile(r"coreml|xnnpack|openvino|vulkan|(?<![a-z])(?:qnn|mps)(?![a-z])", re.IGNORECASE)
 EXAMPLE = re.compile(r"ios-arm64-coreml-(?:fp16|fp32|int8|\*)")
-
-
-def room(module: Path) -> str:
-    """The top-level module or package that a file belongs to."""
-    return module.parts[0].removesuffix(".py")
-
-
-def nodes_that_run(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING:`, which only name types."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
-        yield node
-        yield from nodes_that_run(node)
-
-
-def imported_rooms(source: str) -> set[str]:
-    """The modules of `recipes` that source code imports, at whatever depth; `""` for the package itself."""
-    found = set()
-    for node in nodes_that_run(ast.parse(source)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute, so that they can be read off"
-            base = node.module or ""
-            names = [f"{base}.{alias.name}" for alias in node.names] if base == "recipes" else [base]
-        for name in names:
-            if name == "recipes" or name.startswith("recipes."):
-                part = name.split(".")[1] if "." in name else ""
-                found.add(part if part in RANK else "")
-    return found
 
 
 def docstrings(tree: ast.AST) -> set[int]:
@@ -90,17 +33,62 @@ def docstrings(tree: ast.AST) -> set[int]:
     }
 
 
-def test_every_module_has_a_place() -> None:
-    rooms = {room(module) for module in MODULES} - {"__init__"}
-    assert rooms - set(RANK) == set(), "give new modules a line in LAYERS"
+def import_linter(monkeypatch: pytest.MonkeyPatch, config: Path, *sources: Path) -> int:
+    """The exit code of `lint-imports`: 0 where every contract is kept."""
+    for source in sources:
+        monkeypatch.syspath_prepend(str(source))
+    return lint_imports(config_filename=str(config), no_cache=True)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m != Path("__init__.py")], ids=str)
-def test_imports_go_one_way(module: Path) -> None:
-    own = room(module)
-    imported = imported_rooms((CORE / module).read_text()) - {own, ""}
-    upwards = {(own, name) for name in imported if RANK[name] >= RANK[own]}
-    assert upwards - LET_THROUGH == set()
+def contracts() -> dict[str, Any]:
+    """What pyproject.toml says about imports."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found, no-redef]
+    settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    return settings
+
+
+def test_imports_go_one_way_and_through_the_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert import_linter(monkeypatch, ROOT / "pyproject.toml", *SOURCES) == 0
+
+
+def test_the_contracts_have_no_exception() -> None:
+    for contract in contracts()["contracts"]:
+        assert not contract.get("ignore_imports"), contract["id"]
+        assert not contract.get("exhaustive_ignores"), contract["id"]
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("common", "import rooms.cli"),
+        ("common", "def late():\n    from rooms.cli import main"),
+        ("recipe", "import rooms.executorch.stages"),
+    ],
+    ids=["upwards", "upwards, in a function", "past a door"],
+)
+def test_a_wrong_arrow_breaks_a_contract(room: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The contracts are tried on a small package of the same shape, for a real one cannot be broken here."""
+    package = f"rooms_{abs(hash((room, line)))}"
+    for name in ("common", "executorch", "recipe", "cli"):
+        (tmp_path / package / name).mkdir(parents=True)
+        (tmp_path / package / name / "__init__.py").write_text("")
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / package / "executorch" / "stages.py").write_text("")
+    config = tmp_path / "config.toml"
+    text = f"[tool.importlinter]\nroot_package = '{package}'\n"
+    text += f"[[tool.importlinter.contracts]]\nname = 'rooms'\ntype = 'layers'\ncontainers = ['{package}']\n"
+    text += "layers = ['cli', 'recipe', 'executorch', 'common']\n"
+    text += "[[tool.importlinter.contracts]]\nname = 'door'\ntype = 'protected'\n"
+    text += f"protected_modules = ['{package}.executorch.*']\nallowed_importers = ['{package}.executorch']\n"
+    config.write_text(text)
+    assert import_linter(monkeypatch, config, tmp_path) == 0
+
+    (tmp_path / package / room / "__init__.py").write_text(line.replace("rooms.", f"{package}."))
+
+    assert import_linter(monkeypatch, config, tmp_path) == 1
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
@@ -125,16 +113,19 @@ def test_outside_docstrings_the_only_target_named_is_the_default_of_get_ios_reci
     assert named == [("registry.py", "ios-arm64-coreml-fp16")]
 
 
-@pytest.mark.parametrize("plugin", PLUGINS)
-def test_a_plugin_imports_the_public_names_of_recipes_only(plugin: str) -> None:
-    files = sorted((ROOT / "plugins" / plugin / "src").rglob("*.py"))
-    assert files
-    others = tuple(f"recipes_{name}" for name in PLUGINS if name != plugin)
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith("recipes."), f"{path}:{node.lineno}"
-                assert not (node.module or "").startswith(others), f"{path}:{node.lineno}"
-            elif isinstance(node, ast.Import):
-                for alias in node.names:
-                    assert not alias.name.startswith(("recipes.", *others)), f"{path}:{node.lineno}"
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
+def test_no_module_and_no_function_is_too_long(source: Path) -> None:
+    long = []
+    for path in sorted(source.rglob("*.py")):
+        text = path.read_text()
+        name = str(path.relative_to(source))
+        if len(text.splitlines()) > MOST_LINES:
+            long.append(f"{name}: {len(text.splitlines())} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                # What a docstring and a signature take is no complexity.
+                first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
+                lines = (node.end_lineno or 0) - first.lineno + 1
+                if lines > LONGEST_FUNCTION and f"{name}:{node.name}" not in LONG_FOR_A_REASON:
+                    long.append(f"{name}:{node.name}: {lines} lines")
+    assert long == []

@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 from packaging.requirements import Requirement
 
-from recipes import ArgumentError, Registry, SaveError, scaffold
+from recipes import ArgumentError, Registry, SaveError
 from recipes.cli.app import cli
+from recipes.vendor import scaffold
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = [

@@ -88,7 +88,7 @@ def measure(name: str, recipe_id: str) -> dict[str, Any]:
     from executorch.runtime import Runtime
 
     from recipes import RecipesWarning, export, get_recipe
-    from recipes.arguments import calibrates
+    from recipes.arguments.calibration import calibrates
 
     logging.disable(logging.CRITICAL)
     model, calibration, held_out = workload(name)

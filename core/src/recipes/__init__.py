@@ -14,38 +14,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipes.errors import ArgumentError as ArgumentError
-    from recipes.errors import BackendUnavailableError as BackendUnavailableError
-    from recipes.errors import ExportError as ExportError
-    from recipes.errors import ExportManyError as ExportManyError
-    from recipes.errors import MissingKernelError as MissingKernelError
-    from recipes.errors import OptionError as OptionError
-    from recipes.errors import PluginError as PluginError
-    from recipes.errors import RecipeConflictError as RecipeConflictError
-    from recipes.errors import RecipesError as RecipesError
-    from recipes.errors import RecipesWarning as RecipesWarning
-    from recipes.errors import SaveError as SaveError
-    from recipes.errors import TargetUnavailableError as TargetUnavailableError
-    from recipes.errors import UnknownFieldError as UnknownFieldError
-    from recipes.errors import UnknownPluginError as UnknownPluginError
-    from recipes.errors import UnknownRecipeError as UnknownRecipeError
-    from recipes.errors import UnknownTargetError as UnknownTargetError
-    from recipes.export_recipe import ExportRecipe as ExportRecipe
-    from recipes.facts import ModelFacts as ModelFacts
-    from recipes.findings import Finding as Finding
-    from recipes.findings import PreflightError as PreflightError
-    from recipes.hookspecs import hookimpl as hookimpl
-    from recipes.inspection import Inspection as Inspection
-    from recipes.inspection import inspect_program as inspect_program
-    from recipes.many import export_many as export_many
-    from recipes.merge import FIELD_POLICIES as FIELD_POLICIES
+    from recipes.artifact import Inspection as Inspection
+    from recipes.artifact import Report as Report
+    from recipes.artifact import Verification as Verification
+    from recipes.artifact import inspect_program as inspect_program
+    from recipes.artifact import verify_program as verify_program
+    from recipes.common import ArgumentError as ArgumentError
+    from recipes.common import BackendUnavailableError as BackendUnavailableError
+    from recipes.common import ExportError as ExportError
+    from recipes.common import ExportManyError as ExportManyError
+    from recipes.common import Finding as Finding
+    from recipes.common import MissingKernelError as MissingKernelError
+    from recipes.common import OptionError as OptionError
+    from recipes.common import PluginError as PluginError
+    from recipes.common import PreflightError as PreflightError
+    from recipes.common import RecipeConflictError as RecipeConflictError
+    from recipes.common import RecipesError as RecipesError
+    from recipes.common import RecipesWarning as RecipesWarning
+    from recipes.common import SaveError as SaveError
+    from recipes.common import TargetUnavailableError as TargetUnavailableError
+    from recipes.common import UnknownFieldError as UnknownFieldError
+    from recipes.common import UnknownPluginError as UnknownPluginError
+    from recipes.common import UnknownRecipeError as UnknownRecipeError
+    from recipes.common import UnknownTargetError as UnknownTargetError
+    from recipes.executorch import StageProgress as StageProgress
+    from recipes.lowering import ExportSession as ExportSession
+    from recipes.lowering import check as check
+    from recipes.lowering import export as export
+    from recipes.lowering import export_many as export_many
+    from recipes.plugins import Availability as Availability
+    from recipes.plugins import Component as Component
+    from recipes.plugins import ModelFacts as ModelFacts
+    from recipes.plugins import Option as Option
+    from recipes.plugins import OptionValue as OptionValue
     from recipes.plugins import Plugin as Plugin
-    from recipes.provider import Availability as Availability
-    from recipes.provider import Option as Option
-    from recipes.provider import OptionValue as OptionValue
-    from recipes.provider import RecipeInfo as RecipeInfo
-    from recipes.provider import RecipeProvider as RecipeProvider
-    from recipes.provider import RecipeType as RecipeType
+    from recipes.plugins import RecipeInfo as RecipeInfo
+    from recipes.plugins import RecipeProvider as RecipeProvider
+    from recipes.plugins import RecipeType as RecipeType
+    from recipes.plugins import Target as Target
+    from recipes.plugins import TargetExtension as TargetExtension
+    from recipes.plugins import TargetProfile as TargetProfile
+    from recipes.plugins import hookimpl as hookimpl
+    from recipes.recipe import FIELD_POLICIES as FIELD_POLICIES
+    from recipes.recipe import ExportRecipe as ExportRecipe
     from recipes.registry import Registry as Registry
     from recipes.registry import default_registry as default_registry
     from recipes.registry import get_android_recipe as get_android_recipe
@@ -58,29 +69,27 @@ if TYPE_CHECKING:
     from recipes.registry import list_recipes as list_recipes
     from recipes.registry import list_targets as list_targets
     from recipes.registry import refresh as refresh
-    from recipes.report import Report as Report
-    from recipes.session import ExportSession as ExportSession
-    from recipes.session import check as check
-    from recipes.session import export as export
-    from recipes.targets import Component as Component
-    from recipes.targets import Target as Target
-    from recipes.targets import TargetExtension as TargetExtension
-    from recipes.targets import TargetProfile as TargetProfile
-    from recipes.verification import Verification as Verification
-    from recipes.verification import verify_program as verify_program
-    from recipes.watching import StageProgress as StageProgress
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "recipes.errors": (
+    "recipes.artifact": (
+        "Inspection",
+        "Report",
+        "Verification",
+        "inspect_program",
+        "verify_program",
+    ),
+    "recipes.common": (
         "ArgumentError",
         "BackendUnavailableError",
         "ExportError",
         "ExportManyError",
+        "Finding",
         "MissingKernelError",
         "OptionError",
         "PluginError",
+        "PreflightError",
         "RecipeConflictError",
         "RecipesError",
         "RecipesWarning",
@@ -91,15 +100,32 @@ _HOMES = {
         "UnknownRecipeError",
         "UnknownTargetError",
     ),
-    "recipes.export_recipe": ("ExportRecipe",),
-    "recipes.facts": ("ModelFacts",),
-    "recipes.findings": ("Finding", "PreflightError"),
-    "recipes.hookspecs": ("hookimpl",),
-    "recipes.inspection": ("Inspection", "inspect_program"),
-    "recipes.many": ("export_many",),
-    "recipes.merge": ("FIELD_POLICIES",),
-    "recipes.plugins": ("Plugin",),
-    "recipes.provider": ("Availability", "Option", "OptionValue", "RecipeInfo", "RecipeProvider", "RecipeType"),
+    "recipes.executorch": ("StageProgress",),
+    "recipes.lowering": (
+        "ExportSession",
+        "check",
+        "export",
+        "export_many",
+    ),
+    "recipes.plugins": (
+        "Availability",
+        "Component",
+        "ModelFacts",
+        "Option",
+        "OptionValue",
+        "Plugin",
+        "RecipeInfo",
+        "RecipeProvider",
+        "RecipeType",
+        "Target",
+        "TargetExtension",
+        "TargetProfile",
+        "hookimpl",
+    ),
+    "recipes.recipe": (
+        "ExportRecipe",
+        "FIELD_POLICIES",
+    ),
     "recipes.registry": (
         "Registry",
         "default_registry",
@@ -114,11 +140,6 @@ _HOMES = {
         "list_targets",
         "refresh",
     ),
-    "recipes.report": ("Report",),
-    "recipes.session": ("ExportSession", "check", "export"),
-    "recipes.targets": ("Component", "Target", "TargetExtension", "TargetProfile"),
-    "recipes.verification": ("Verification", "verify_program"),
-    "recipes.watching": ("StageProgress",),
     # Not ours: ExecuTorch's own, so that one import line serves.
     "executorch.export": ("AOQuantizationConfig", "LoweringRecipe", "QuantizationRecipe", "StageType"),
 }

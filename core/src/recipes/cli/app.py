@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from recipes import __version__
-from recipes.errors import ArgumentError, ExportError, RecipesError, TargetUnavailableError, did_you_mean
+from recipes.common import ArgumentError, ExportError, RecipesError, TargetUnavailableError, did_you_mean
 
 if TYPE_CHECKING:
     from recipes.registry import Registry
@@ -290,7 +290,7 @@ def doctor(context: click.Context, plugin: str | None, as_json: bool) -> None:
     runtime (backends: whether each says that it is available; problem), targets that are not ready (a list of
     name, state, reason, hint) and findings (a list of level, code, where, message, way_out).
     """
-    from recipes.doctor import diagnose
+    from recipes.vendor import diagnose
 
     with redirect_stdout(sys.stderr):
         found = diagnose(_unscanned_registry(context), plugin, lambda text: click.echo(text, err=True))
@@ -433,12 +433,12 @@ def check(context: click.Context, model: str, target: str, given: tuple[str, ...
     with quiet.library_chatter(_is_debug(context)):
         arguments = reference.load()
     with quiet.library_output(_is_debug(context)):
-        from recipes import session
+        from recipes.lowering import check as check_model
 
         recipe = registry.get_target_recipe(target, **values)
         given_to_check = exporting.arguments_for(recipe, arguments)
         given_to_check.pop("constant_methods", None)
-        findings = session.check(recipe=recipe, **given_to_check)
+        findings = check_model(recipe=recipe, **given_to_check)
     if as_json:
         click.echo(records.as_text([finding.to_dict() for finding in findings]))
     else:
@@ -464,14 +464,15 @@ def new_plugin(context: click.Context, name: str, out: str | None) -> None:
       recipes new-plugin acme
       recipes new-plugin acme plugins/acme
     """
-    from recipes import scaffold
+    from recipes.vendor import new_plugin as write_plugin
+    from recipes.vendor import next_commands
 
     folder = out or f"recipes-{name}"
-    written = scaffold.new_plugin(name, folder, _registry(context))
+    written = write_plugin(name, folder, _registry(context))
     click.echo(f"Wrote to {folder}:")
     click.echo("".join(f"  {path.as_posix()}\n" for path in written))
     click.echo("Next:")
-    click.echo("".join(f"  {command}\n" for command in scaffold.next_commands(name, folder)), nl=False)
+    click.echo("".join(f"  {command}\n" for command in next_commands(name, folder)), nl=False)
 
 
 @cli.command()
@@ -497,7 +498,7 @@ def inspect(context: click.Context, file: str, as_json: bool) -> None:
     from recipes.cli import quiet, records
 
     with quiet.library_output(_is_debug(context)):
-        from recipes.inspection import inspect_program
+        from recipes.artifact import inspect_program
 
         found = inspect_program(file)
     click.echo(records.as_text(found.to_dict()) if as_json else str(found), nl=as_json)
@@ -543,7 +544,7 @@ def verify(context: click.Context, file: str, inputs_file: str | None, model: st
     with quiet.library_chatter(_is_debug(context)):
         arguments = reference.load() if reference is not None else {}
     with quiet.library_output(_is_debug(context)):
-        from recipes.verification import verify_program
+        from recipes.artifact import verify_program
 
         inputs = arguments.get("example_inputs") if inputs_file is None else load.saved_inputs(inputs_file)
         result = verify_program(file, inputs, arguments.get("model"))

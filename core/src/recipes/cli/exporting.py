@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recipes.cli import quiet
-from recipes.errors import ArgumentError
-from recipes.files import check_destination
+from recipes.common import ArgumentError, check_destination
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from recipes.artifact import Report
     from recipes.cli.load import ModelReference
     from recipes.cli.progress import Display
-    from recipes.export_recipe import ExportRecipe
+    from recipes.lowering import ExportSession
+    from recipes.recipe import ExportRecipe
     from recipes.registry import Registry
-    from recipes.report import Report
-    from recipes.session import ExportSession
 
 _PLACEHOLDER = "{target}"
 _SEPARATORS = tuple(filter(None, (os.sep, os.altsep)))
@@ -108,7 +107,7 @@ def export_all(
         arguments = reference.load()
     click.echo(f"loaded in {time.monotonic() - started:.1f} s", err=True)
 
-    from recipes.cli.progress import Display  # after the model, whose own prints a live display would garble
+    from recipes.cli.progress import Display
 
     for path in files.values():
         path.parent.mkdir(exist_ok=True)
@@ -182,7 +181,7 @@ def _exports(
         return
     with quiet.library_output(debug):
         from recipes.arguments import calibrates
-        from recipes.many import each
+        from recipes.lowering import each
 
     if not any(map(calibrates, recipes.values())):  # one factory serves all targets
         arguments = {name: value for name, value in arguments.items() if name != "calibration_inputs"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from recipes.errors import ArgumentError, did_you_mean
+from recipes.common import ArgumentError, did_you_mean
 
 ARGUMENTS = ("model", "example_inputs", "dynamic_shapes", "calibration_inputs", "constant_methods")
 """The arguments of `recipes.export` that a factory may give."""

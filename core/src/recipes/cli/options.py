@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recipes.errors import OptionError
+from recipes.common import OptionError
 
 if TYPE_CHECKING:
-    from recipes.provider import OptionValue
+    from recipes.plugins import OptionValue, Target
     from recipes.registry import Registry
-    from recipes.targets import Target
 
 
 def from_texts(given: Sequence[str]) -> dict[str, Any]:

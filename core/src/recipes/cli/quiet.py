@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TextIO
 
-from recipes.errors import RecipesWarning
+from recipes.common import RecipesWarning
 
 _TAIL = 20
 """How many lines of captured output are worth showing when an export fails."""

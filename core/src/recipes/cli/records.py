@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipes.doctor import Diagnosis
-    from recipes.plugins import Plugin
-    from recipes.provider import OptionValue
+    from recipes.plugins import OptionValue, Plugin, Target, TargetComponent
     from recipes.registry import Registry
-    from recipes.targets import Target, TargetComponent
+    from recipes.vendor import Diagnosis
 
 Record = dict[str, Any]
 

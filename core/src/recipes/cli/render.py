@@ -13,9 +13,8 @@ from rich.text import Text
 from recipes.cli.records import Record, plain_value
 
 if TYPE_CHECKING:
-    from recipes.doctor import Diagnosis
-    from recipes.plugins import Plugin
-    from recipes.targets import Target, TargetComponent
+    from recipes.plugins import Plugin, Target, TargetComponent
+    from recipes.vendor import Diagnosis
 
 _STYLES = {
     "ready": "green",
@@ -163,7 +162,7 @@ def plugins(rows: Sequence[Plugin]) -> None:
     """Print a table of plugins."""
     console = _console()
     if not rows:
-        from recipes.registry import no_plugins
+        from recipes.plugins import no_plugins
 
         console.print(no_plugins(), soft_wrap=True)
         return

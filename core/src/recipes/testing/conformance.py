@@ -22,14 +22,20 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from recipes.errors import OptionError, RecipesError, RecipesWarning
-from recipes.hookspecs import PROJECT
-from recipes.plugins import Plugin
-from recipes.provider import Option, OptionValue, RecipeInfo, RecipeProvider, RecipeType
+from recipes.common import OptionError, RecipesError, RecipesWarning, same
+from recipes.plugins import (
+    PROJECT,
+    Option,
+    OptionValue,
+    Plugin,
+    RecipeInfo,
+    RecipeProvider,
+    RecipeType,
+    TargetProfile,
+    split_target_name,
+)
 from recipes.registry import Registry
-from recipes.targets import TargetProfile, split_target_name
 from recipes.testing.distinct import in_common
-from recipes.values import same
 
 HEAVY = ("torch", "executorch", "torchao", "numpy")
 """Top-level modules that no listing imports, whatever the plugin."""
@@ -659,7 +665,7 @@ def _needs_torch() -> None:
 
 def _delegates(model: Any, samples: Sequence[tuple[Any, ...]], recipe: Any) -> list[str]:
     """Export, and give the ids of the delegates in the program."""
-    from recipes.session import export
+    from recipes.lowering import export
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a small model on few samples there is much to say

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from recipes.values import CALLABLES, OPERATORS
+from recipes.common import CALLABLES, OPERATORS
 
 _ATOMS: tuple[type, ...] = (
     bool,

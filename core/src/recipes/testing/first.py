@@ -10,7 +10,7 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from executorch.export import LoweringRecipe
 
-from recipes.export_recipe import ExportRecipe
+from recipes.recipe import ExportRecipe
 
 
 class ConformanceBackend(BackendDetails):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recipes import (
     Availability,
@@ -17,6 +17,7 @@ from recipes import (
     RecipeProvider,
     RecipeType,
 )
+from recipes_openvino.half import LARGEST_HALF, overflows_half
 from recipes_openvino.recipe_types import OpenVINORecipeType
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ _RECIPES: Mapping[RecipeType, RecipeInfo] = {
     ),
 }
 _OPERATOR = re.compile(r"\w+\.\w+\.\w+")
-_LARGEST_HALF = 65504.0
 
 
 class OpenVINOProvider(RecipeProvider):
@@ -116,7 +116,7 @@ class OpenVINOProvider(RecipeProvider):
                 "warning",
                 "beyond-half-range",
                 name,
-                f"this has values beyond {_LARGEST_HALF:g}, the largest of float16, in which this recipe stores "
+                f"this has values beyond {LARGEST_HALF:g}, the largest of float16, in which this recipe stores "
                 "weights: it is kept in float32.",
                 "Use the float32 recipe, or rescale it.",
             )
@@ -142,11 +142,3 @@ def _without_inputs(method: str) -> Finding:
         "this has no tensor among its inputs, and ExecuTorch's OpenVINO runtime fails to execute such a model.",
         "Use a target of another backend for it.",
     )
-
-
-def overflows_half(value: Any) -> bool:
-    """Whether a tensor has finite values that become infinite in float16."""
-    if not value.is_floating_point() or value.element_size() <= 2 or not value.numel():
-        return False
-    finite = value.detach().abs()
-    return bool(((finite > _LARGEST_HALF) & finite.isfinite()).any())

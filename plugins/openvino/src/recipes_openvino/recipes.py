@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from recipes import OptionError
+from recipes_openvino.half import overflows_half
 from recipes_openvino.partitioner import SkippingPartitioner, looks_up_short_rows
-from recipes_openvino.provider import overflows_half
 from recipes_openvino.recipe_types import OpenVINORecipeType as Type
 
 _SKIP = "skip_ops_for_openvino_delegation"

@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from recipes import Availability, Option, OptionValue, RecipeInfo, RecipeProvider, RecipeType
-from recipes_xnnpack.recipe_types import XNNPackRecipeType
+from recipes_xnnpack.recipe_types import GROUP_SIZE_STEP, XNNPackRecipeType
 
 if TYPE_CHECKING:
     import executorch.export
-
-GROUP_SIZE_STEP = 32
-"""XNNPACK's 4-bit kernels take groups of a multiple of 32 input features; its lowering asserts it."""
 
 _RECIPES: Mapping[RecipeType, RecipeInfo] = {
     XNNPackRecipeType.FP32: RecipeInfo(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from recipes import RecipeType
 
+GROUP_SIZE_STEP = 32
+"""XNNPACK's 4-bit kernels take groups of a multiple of 32 input features; its lowering asserts it."""
+
 
 class XNNPackRecipeType(RecipeType):
     """A way to lower to XNNPACK; names and values are those of ExecuTorch's enum of the same name."""

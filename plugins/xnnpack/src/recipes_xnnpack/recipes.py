@@ -23,7 +23,7 @@ from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis,
 from torchao.quantization.quant_api import _is_linear  # quantize_'s own default; it has no public name
 
 from recipes import RecipesWarning
-from recipes_xnnpack.provider import GROUP_SIZE_STEP
+from recipes_xnnpack.recipe_types import GROUP_SIZE_STEP
 from recipes_xnnpack.recipe_types import XNNPackRecipeType as Type
 
 

@@ -1,0 +1,128 @@
+"""Inputs to verify a program with: the examples in other orders, the ends of dynamic ranges, and made-up ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from recipes.artifact.comparison import Sample, Verification
+from recipes.executorch import Method, Value
+
+if TYPE_CHECKING:
+    pass
+
+
+_SAMPLES = 3
+"""How many samples there are at least, where nobody gave any: examples, and the examples' values in another order."""
+
+
+def varied(examples: Sequence[tuple[Any, ...]]) -> list[Sample]:
+    """The examples, and the first one's values in other orders: as likely as the example, and nobody fitted them."""
+    samples = [Sample(f"example {number}", tuple(sample)) for number, sample in enumerate(examples, 1)]
+    generator = torch.Generator().manual_seed(0)
+
+    def shuffled(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.numel() < 2:
+            return value
+        order = torch.randperm(value.numel(), generator=generator)
+        return value.detach().reshape(-1)[order].reshape(value.shape)
+
+    for number in range(1, _SAMPLES - len(samples) + 1):
+        samples.append(Sample(f"shuffled {number}", tuple(tree_map(shuffled, examples[0]))))
+    return samples
+
+
+def range_ends(
+    method: str, program: ExportedProgram, example: tuple[Any, ...], result: Verification
+) -> Iterator[Sample]:
+    """The example at the lower and upper end of each dynamic size, the others as they are."""
+    leaves, structure = tree_flatten(example)
+    values_by_name = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    inputs = [values_by_name.get(spec.arg.name) for spec in specs]
+    if len(inputs) != len(leaves):
+        result.not_run.append(f"Method {method!r}, ends of ranges: its inputs could not be matched with the example.")
+        return
+    shapes = [v.shape if isinstance(v, torch.Tensor) else () for v in inputs]
+    sizes: dict[Any, int] = {}
+    for shape, leaf in zip(shapes, leaves, strict=True):
+        for dim, length in enumerate(shape):
+            if isinstance(length, torch.SymInt) and length.node.expr.is_symbol:
+                sizes[length.node.expr] = int(leaf.shape[dim])
+    for symbol in sizes:
+        bounds = program.range_constraints[symbol]
+        for end in (bounds.lower, bounds.upper):
+            if not getattr(end, "is_Integer", isinstance(end, int)):
+                result.not_run.append(f"Method {method!r}: the upper end of {symbol}, which has none.")
+                continue
+            values = {**sizes, symbol: int(end)}
+            resized = [
+                _resized(leaf, [_length(length, values) for length in shape]) if shape else leaf
+                for shape, leaf in zip(shapes, leaves, strict=True)
+            ]
+            yield Sample(f"{symbol}={int(end)}", tuple(tree_unflatten(resized, structure)))
+
+
+def _length(length: Any, values: Mapping[Any, int]) -> int:
+    return int(length.node.expr.subs(values)) if isinstance(length, torch.SymInt) else int(length)
+
+
+def _resized(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor cut, or repeated, to a shape: its values stay likely ones, such as ids in a vocabulary."""
+    for dim, length in enumerate(shape):
+        if tensor.shape[dim] != length:
+            index = torch.arange(length) % max(tensor.shape[dim], 1)
+            tensor = tensor.detach().index_select(dim, index)
+    return tensor
+
+
+_PLAIN = ("int", "bool", "double", "string", "null")
+
+
+def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result: Verification) -> list[Sample]:
+    """Inputs of the declared shapes: as captured and at both ends where a manifest tells the ranges, else the largest.
+
+    Ends are taken of all dynamic sizes together; which of them belong together is not known here.
+    """
+    odd = sorted({value.kind for value in method.inputs if value.kind != "tensor" and value.kind not in _PLAIN})
+    if odd:
+        result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be made up for it; give inputs.")
+        return []
+    generator = torch.Generator().manual_seed(0)
+
+    def make(shape_of: Callable[[int, Value], Sequence[int]]) -> tuple[Any, ...]:
+        return tuple(
+            _noise(value.dtype, shape_of(index, value), generator) if value.kind == "tensor" else value.value
+            for index, value in enumerate(method.inputs)
+        )
+
+    if declared is None or len(declared) != len(method.inputs):
+        return [
+            Sample(f"made-up input {number}", make(lambda _, value: value.shape), True) for number in range(1, _SAMPLES)
+        ]
+
+    def at(end: str) -> Callable[[int, Value], Sequence[int]]:
+        def shape(index: int, value: Value) -> Sequence[int]:
+            sizes = list(declared[index]["shape"])
+            for dynamic in declared[index]["dynamic"] if end else ():
+                sizes[dynamic["dim"]] = value.shape[dynamic["dim"]] if dynamic[end] is None else dynamic[end]
+            return sizes
+
+        return shape
+
+    samples = [Sample(f"made-up input {number}", make(at("")), True) for number in range(1, _SAMPLES)]
+    if any(value["dynamic"] for value in declared):
+        samples += [Sample(f"made-up input at the {end} of its ranges", make(at(end)), True) for end in ("min", "max")]
+    return samples
+
+
+def _noise(dtype: str, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    if kind.is_floating_point:
+        return torch.randn(list(shape), generator=generator).to(kind)
+    return torch.zeros(list(shape), dtype=kind)

@@ -1,0 +1,517 @@
+"""Export a model: check the arguments, run the stages, keep the result."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import executorch.export
+import torch
+from executorch.exir import EdgeProgramManager
+from executorch.export import StageType
+from executorch.export.stages import PipelineArtifact, Stage
+from torch.export import ExportedProgram
+
+from recipes.arguments import Request, check_arguments, check_constant_methods
+from recipes.artifact import (
+    TIMEOUT,
+    Artifacts,
+    Report,
+    Verification,
+    check_share,
+    make_report,
+    outcome,
+    program_digest,
+    require,
+    verify_session,
+    writers,
+)
+from recipes.common import (
+    ArgumentError,
+    ExportError,
+    Finding,
+    PreflightError,
+    RecipesError,
+    RecipesWarning,
+    SaveError,
+    check_destination,
+    write_atomically,
+)
+from recipes.executorch import (
+    CONTEXT_KEY,
+    CaptureStage,
+    Fallback,
+    MethodDelegation,
+    Progress,
+    QuantizeStage,
+    SharedWork,
+    SourceTransformStage,
+    StageProgress,
+    WatchedStage,
+    delegations,
+    quantized_nodes,
+)
+from recipes.lowering.pipeline import lowering_stages
+from recipes.lowering.preflight import preflight, with_contiguous_weights
+from recipes.lowering.processes import Lowered, MadeProgram
+
+# ExecuTorch marks its class as experimental, which warns everybody who derives from it.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+
+    class ExportSession(executorch.export.ExportSession):
+        """An export of one model: its stages, their artefacts, and the program that they make.
+
+        All methods of `executorch.export.ExportSession` are here. The arguments are those of `export`.
+
+        Args:
+            recipe: The recipe in use: the one that was given, fitted to the model.
+            findings: What was found before the work began, and after it.
+
+        Raises:
+            ArgumentError: An argument is missing, swapped with another, or not what it must be.
+            PreflightError: The model cannot be exported as asked.
+            RecipesError: The recipe cannot be made.
+        """
+
+        def __init__(
+            self,
+            model: Any,
+            recipe: Any = None,
+            example_inputs: Any = None,
+            *,
+            dynamic_shapes: Any = None,
+            calibration_inputs: Any = None,
+            constant_methods: dict[str, Any] | None = None,
+            artifact_dir: str | os.PathLike[str] | None = None,
+            generate_etrecord: bool = False,
+            name: str | None = None,
+            progress: Progress | None = None,
+            allow_training_mode: bool = False,
+            strict_delegation: bool = False,
+            require_delegation: float | None = None,
+        ) -> None:
+            self._require_delegation = check_share(require_delegation)
+            request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+            check_constant_methods(constant_methods, request.models)
+            fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
+            _tell(self.findings)
+            models = {method: with_contiguous_weights(model) for method, model in request.models.items()}
+            request = replace(request, recipe=fitted, models=models)
+            self.recipe = request.recipe
+            self._progress = progress
+            self._seconds: dict[str, float] = {}
+            self._constant_methods = constant_methods
+            self._digest = ""
+            self._delegations: tuple[MethodDelegation, ...] | None = None
+            self._lowered_elsewhere: Lowered | None = None
+            self._remaining: list[StageType] = []
+            self._reached: PipelineArtifact | None = None
+            self._artifact_dir = _artifact_folder(artifact_dir)
+            self._writes_etrecord = generate_etrecord
+            _warn_of_skipped_stages(request)
+            super().__init__(
+                model=request.models,
+                example_inputs=request.samples,
+                export_recipe=request.recipe,
+                name=name,
+                dynamic_shapes=request.dynamic_shapes,
+                constant_methods=constant_methods,
+                artifact_dir=None if artifact_dir is None else str(artifact_dir),
+                generate_etrecord=generate_etrecord,
+            )
+            quantization = request.recipe.quantization_recipe
+            self._captured_before = request.models if request.kind == "ExportedProgram" else {}
+            self._quantizes = quantization is not None and bool(
+                quantization.quantizers or quantization.ao_quantization_configs
+            )
+            ours = {
+                StageType.SOURCE_TRANSFORM: SourceTransformStage(
+                    quantization, in_place=request.recipe.source_transform_in_place
+                ),
+                StageType.QUANTIZE: QuantizeStage(
+                    quantization, strict=request.recipe.strict, calibration_inputs=request.calibration_inputs
+                ),
+                StageType.TORCH_EXPORT: CaptureStage(
+                    list(request.recipe.aten_transform_passes or ()), strict=request.recipe.strict
+                ),
+                **lowering_stages(request.recipe, strict=strict_delegation),
+            }
+            for stage_type, stage in list(self.get_all_registered_stages().items()):
+                self.register_stage(stage_type, ours.get(stage_type, stage))
+
+        def share(self, work: SharedWork) -> None:
+            """Use work that other exports of the same model have done, and leave them what this one does.
+
+            Args:
+                work: What all of them share; see `recipes.export_many`.
+            """
+            self._run_context[CONTEXT_KEY] = work
+
+        def register_stage(self, stage_type: StageType, stage: Stage) -> None:
+            """Use a stage of one's own for a stage type.
+
+            Args:
+                stage_type: Which stage it is.
+                stage: What to run there.
+            """
+            super().register_stage(stage_type, WatchedStage(stage, self.recipe, self._on_progress, self.findings))
+
+        def _on_progress(self, event: StageProgress) -> None:
+            if event.state == "finished":
+                self._seconds[event.stage] = event.seconds
+            if self._progress is not None:
+                self._progress(event)
+
+        def export(self) -> None:
+            """Run all stages.
+
+            Raises:
+                ExportError: A stage failed, or less was delegated than is required; its `stage` says which.
+                ArgumentError: The recipe's `pipeline_stages` cannot be run with this model.
+            """
+            try:
+                super().export()
+            except RecipesError:
+                raise
+            except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
+                raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
+            self._conclude()
+
+        def capture(self) -> dict[str, ExportedProgram]:
+            """Run the stages up to the capture, and give the captured program of each method; `export` goes on there.
+
+            Raises:
+                ExportError: A stage failed.
+            """
+            self._begin()
+            if StageType.TORCH_EXPORT in self._remaining:
+                self._advance(StageType.TORCH_EXPORT)
+            assert self._reached is not None
+            return dict(self._reached.data)
+
+        def adopt(self, lowered: Lowered) -> None:
+            """Conclude the export with what was lowered elsewhere from what `capture` gave.
+
+            Args:
+                lowered: What `recipes.elsewhere.lower` gave.
+
+            Raises:
+                ExportError: Less was delegated than is required.
+            """
+            assert self._reached is not None
+            self._remaining.clear()
+            self._lowered_elsewhere = lowered
+            self.findings += lowered.findings
+            _tell(lowered.findings)
+            for event in lowered.events:
+                self._on_progress(event)
+            program = MadeProgram(lowered.buffer, lowered.data)
+            self._stage_to_artifacts[StageType.TO_EXECUTORCH] = self._reached.copy_with_new_data(program)
+            self._conclude()
+
+        def _run_pipeline(self) -> None:
+            if not self._remaining:
+                self._begin()
+            self._advance()
+
+        def _begin(self) -> None:
+            self._validate_pipeline_sequence(stages=self._pipeline_stages)
+            self._stage_to_artifacts.clear()
+            self._lowered_elsewhere = None
+            self._remaining = list(self._pipeline_stages)
+            self._reached = PipelineArtifact(data=self._model, context=self._run_context)
+
+        def _advance(self, last: StageType | None = None) -> None:
+            """Run the stages that remain, or those up to one."""
+            remaining, self._remaining = self._remaining, []  # after a failure all begins anew
+            while remaining:
+                stage_type = remaining.pop(0)
+                stage = self.get_registered_stage(stage_type)
+                stage.run(self._reached)
+                self._reached = self._stage_to_artifacts[stage_type] = stage.get_artifacts()
+                if stage_type == last:
+                    break
+            self._remaining = remaining
+
+        def _conclude(self) -> None:
+            """Look at what was made, say what a person should know, and keep what was asked for."""
+            with suppress(RuntimeError):  # the recipe's stages end before there is one
+                self._delegations = delegations(self.get_edge_program_manager())
+            if self._lowered_elsewhere is not None:
+                self._delegations = self._lowered_elsewhere.delegations
+            self._tell_fallbacks()
+            made = self._made()
+            # Now, since the captured programs share the model's weights, which may change before a save.
+            self._digest = program_digest(made.captured, self._constant_methods)
+            if self._require_delegation is not None:
+                require(made, self._require_delegation)
+            found = outcome(made)
+            self.findings += found
+            _tell(found)
+            if self._artifact_dir is not None:
+                self._write_artifacts(self._artifact_dir)
+
+        def get_edge_program_manager(self) -> EdgeProgramManager:
+            """The program after lowering.
+
+            Raises:
+                RuntimeError: There is none: the stages did not come so far, or another process lowered it.
+            """
+            if self._lowered_elsewhere is not None:
+                raise ExportError(
+                    "Another process lowered this program and kept no edge program: export it here for that."
+                )
+            return super().get_edge_program_manager()
+
+        @property
+        def fallbacks(self) -> list[Fallback]:
+            """The ops that a backend claimed and could not compile, so that they run elsewhere."""
+            stage = self.get_registered_stage(StageType.TO_EDGE_TRANSFORM_AND_LOWER)
+            return list(getattr(self._lowered_elsewhere or stage, "fallbacks", ()))
+
+        def _tell_fallbacks(self) -> None:
+            for backend in dict.fromkeys(fallback.backend for fallback in self.fallbacks):
+                ops = [str(fallback) for fallback in self.fallbacks if fallback.backend == backend]
+                found = Finding(
+                    "warning",
+                    "fallback",
+                    backend,
+                    f"it could not compile what it claimed, which therefore runs elsewhere: {'; '.join(ops)}.",
+                    "Change the model there, or give strict_delegation=True to make this an error.",
+                )
+                self.findings.append(found)
+                _tell([found])
+
+        def _made(self) -> Artifacts:
+            captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
+            program = None
+            with suppress(RuntimeError):  # there is none yet, or the recipe's stages end before
+                program = self.get_executorch_program_manager()
+            return Artifacts(
+                recipe=self.recipe,
+                models=self._model,
+                captured=captured.data if captured is not None else self._captured_before,
+                lowered=self._delegations,
+                program=program,
+                quantizes=self._quantizes and StageType.QUANTIZE in self.get_stage_artifacts(),
+                fallbacks=self.fallbacks,
+                findings=self.findings,
+                seconds=self._seconds,
+            )
+
+        def report(self) -> Report:
+            """What the export made: what each backend runs, what fell back and why, sizes, memory, times, findings.
+
+            Print it, or take its `to_dict()`.
+            """
+            return make_report(self._made())
+
+        def verify(self, inputs: Any = None, *, timeout: float = TIMEOUT) -> Verification:
+            """Compare the program with the model in PyTorch, where this host's runtime has its backends.
+
+            A quantized model is compared in PyTorch too, wherever its program runs. The runtime works in a process
+            of its own, which a crashing backend may take down. What is not run is named, with the reason.
+
+            Args:
+                inputs: Samples, as `example_inputs` of `export`; by default the example inputs, some with their
+                    values in another order, and both ends of each dynamic range.
+                timeout: Seconds after which running the program is given up.
+
+            Raises:
+                ArgumentError: The inputs are not what they must be.
+            """
+            return verify_session(self._made(), self._example_inputs, inputs, timeout)
+
+        def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
+            """Write the program, its manifest, and any tensor data that the recipe keeps outside of it.
+
+            `model.pte` gets the manifest `model.pte.json`; tensor data are `.ptd` files beside it. All are
+            written whole before they are moved into place: a failed save leaves what was there before, and a
+            killed one leaves the old files or the new ones, which the next save, `inspect_program` or
+            `verify_program` put in place where only some of them were.
+
+            Args:
+                path: The file to write.
+
+            Returns:
+                The path of the program.
+
+            Raises:
+                SaveError: The file cannot be written there.
+                ExportError: There is no program yet.
+            """
+            destination = check_destination(path)
+            made = self._made()
+            if made.program is None:
+                raise ExportError(f"There is no program to save to {str(path)!r}: call export() first.")
+            write_atomically(writers(destination, made, self._digest))
+            return destination
+
+        def save_to_pte(self, output_name: str) -> None:
+            """Write the program as ExecuTorch's session does: `.pte` is added where the name lacks it.
+
+            Args:
+                output_name: The file to write.
+
+            Raises:
+                SaveError: The file cannot be written there; ExecuTorch logs that and goes on.
+            """
+            if not output_name:
+                raise SaveError("save_to_pte needs the name of a file.")
+            self.save_pte_file(output_name if output_name.endswith(".pte") else f"{output_name}.pte")
+
+        def _write_artifacts(self, folder: Path) -> None:
+            """Keep the captured programs, and the ETRecord where there is one."""
+            captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
+            for method, program in (captured.data if captured is not None else {}).items():
+                write_atomically({folder / f"{method}.pt2": partial(torch.export.save, program)})
+            if self._writes_etrecord:
+                self.get_etrecord().save(str(folder / "etrecord.bin"))
+
+
+def _tell(findings: Sequence[Finding]) -> None:
+    """Raise the errors among findings, all at once, and warn of the warnings."""
+    if any(finding.level == "error" for finding in findings):
+        raise PreflightError(findings)
+    for finding in findings:
+        if finding.level == "warning":
+            warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
+
+
+def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
+    if path is None:
+        return None
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"Cannot keep artefacts in {str(path)!r}: {error.strerror or error}.") from error
+    return folder
+
+
+def _warn_of_skipped_stages(request: Request) -> None:
+    """A captured model is past the stages that quantize it; ExecuTorch leaves them out without a word."""
+    recipe, quantization = request.recipe, request.recipe.quantization_recipe
+    if request.kind == "nn.Module" or recipe.pipeline_stages:
+        return
+    skipped = []
+    quantizes = quantization is not None and (quantization.quantizers or quantization.ao_quantization_configs)
+    for method, model in request.models.items():
+        graph_module = model.graph_module if request.kind == "ExportedProgram" else model
+        if quantizes and not any(quantized_nodes(graph_module)):
+            skipped.append(f"method {method!r} is not quantized")
+    if request.kind == "ExportedProgram" and recipe.aten_transform_passes:
+        skipped.append("the aten_transform_passes are not applied")
+    if skipped:
+        warnings.warn(
+            f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
+            "Give the nn.Module instead.",
+            RecipesWarning,
+            stacklevel=4,
+        )
+
+
+def export(
+    model: Any,
+    recipe: Any = None,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    calibration_inputs: Iterable[Any] | Callable[[], Iterable[Any]] | dict[str, Any] | None = None,
+    constant_methods: dict[str, Any] | None = None,
+    artifact_dir: str | os.PathLike[str] | None = None,
+    generate_etrecord: bool = False,
+    name: str | None = None,
+    progress: Progress | None = None,
+    allow_training_mode: bool = False,
+    strict_delegation: bool = False,
+    require_delegation: float | None = None,
+) -> ExportSession:
+    """Lower a model with a recipe.
+
+    Args:
+        model: A `torch.nn.Module`, a `GraphModule`, an `ExportedProgram`, the path of a `.pt2` file, or a
+            dict of these by method name.
+        recipe: A target's name, an `ExportRecipe` (ours or ExecuTorch's), a `RecipeType` or its id, or a
+            list of these, which is combined.
+        example_inputs: A tensor, a tuple of forward's arguments, a list of such tuples, or a dict of these
+            by method. The first sample is used for capture, and its shapes are the program's where
+            `dynamic_shapes` says nothing. Not needed for an `ExportedProgram`.
+        dynamic_shapes: As in `torch.export.export`: a dict by argument name (arguments may be left out) or
+            a tuple with an entry for each argument; or a dict of these by method.
+        calibration_inputs: Samples that a quantizing recipe measures ranges with: an iterable of tuples,
+            a function that returns one, or a dict of these by method. The example inputs by default.
+        constant_methods: Values, or functions that return them, to add to the program as methods.
+        artifact_dir: A folder for what the stages make: `<method>.pt2`, and `etrecord.bin`.
+        generate_etrecord: Whether to make an ETRecord, for `get_etrecord()` and `artifact_dir`.
+        name: A name for the session.
+        progress: Called when a stage starts and when it ends.
+        allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
+        strict_delegation: Whether an op that a backend claims and cannot compile is an error; by default it goes to
+            the next backend or to the portable kernels.
+        require_delegation: The share of each method's work that must be delegated, 0 to 1; less is an error. Less
+            than half is a warning without it.
+
+    Returns:
+        The session, with the program made.
+
+    Raises:
+        ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        PreflightError: The model cannot be exported as asked; it names every reason.
+        ExportError: A stage failed, or less is delegated than is required.
+        RecipesError: The recipe cannot be made.
+    """
+    session = ExportSession(
+        model,
+        recipe,
+        example_inputs,
+        dynamic_shapes=dynamic_shapes,
+        calibration_inputs=calibration_inputs,
+        constant_methods=constant_methods,
+        artifact_dir=artifact_dir,
+        generate_etrecord=generate_etrecord,
+        name=name,
+        progress=progress,
+        allow_training_mode=allow_training_mode,
+        strict_delegation=strict_delegation,
+        require_delegation=require_delegation,
+    )
+    session.export()
+    return session
+
+
+def check(
+    model: Any,
+    recipe: Any,
+    example_inputs: Any = None,
+    *,
+    dynamic_shapes: Any = None,
+    calibration_inputs: Any = None,
+    allow_training_mode: bool = False,
+) -> list[Finding]:
+    """What an export would find before it begins; nothing is captured or lowered.
+
+    Args:
+        model: As for `export`, as are the others.
+        recipe: What to lower with.
+        example_inputs: What to run the model on, once.
+        dynamic_shapes: Checked against the signature of forward.
+        calibration_inputs: Looked at for whether ranges can be measured on them.
+        allow_training_mode: Whether layers may stay in training mode.
+
+    Returns:
+        Findings of every level; one of level `error` would end the export.
+
+    Raises:
+        ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        RecipesError: The recipe cannot be made.
+    """
+    request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
+    return preflight(request, allow_training_mode=allow_training_mode)[1]

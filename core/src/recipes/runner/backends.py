@@ -1,0 +1,17 @@
+"""Print which backends the runtime of this host has, as a line of JSON: `python -m recipes.runner.backends`."""
+
+from __future__ import annotations
+
+import json
+
+
+def _tell() -> None:
+    from executorch.runtime import Runtime as ExecuTorchRuntime
+
+    registry = ExecuTorchRuntime.get().backend_registry
+    names = sorted(registry.registered_backend_names)
+    print(f"\n{json.dumps({name: registry.is_available(name) for name in names})}")
+
+
+if __name__ == "__main__":
+    _tell()
