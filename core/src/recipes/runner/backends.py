@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+from recipes.runner.loading import runtime
+
 
 def _tell() -> None:
-    from executorch.runtime import Runtime as ExecuTorchRuntime
-
-    registry = ExecuTorchRuntime.get().backend_registry
+    registry = runtime().backend_registry
     names = sorted(registry.registered_backend_names)
     print(f"\n{json.dumps({name: registry.is_available(name) for name in names})}")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from recipes.runner.loading import runtime as load_runtime
+
 
 def _answer(request_path: str, response_path: str) -> None:
-    from executorch.runtime import Runtime
-
+    runtime = load_runtime()
     request = torch.load(request_path, weights_only=True)
     if any(name.startswith("quantized_decomposed::") for need in request["needs"].values() for name in need["kernels"]):
         import executorch.kernels.quantized  # noqa: F401 - registers the kernels of what is left outside delegates
-    runtime = Runtime.get()
     registered = sorted(runtime.backend_registry.registered_backend_names)
     kernels = runtime.operator_registry.operator_names
     answer: dict[str, Any] = {"registered": registered, "methods": {}}
