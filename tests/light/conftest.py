@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -31,10 +33,25 @@ It must end with the exit code 0, or `exit_code=`.
 """
 
 
-def _pip(*arguments: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "pip", "--quiet", *arguments], capture_output=True, text=True, timeout=300
-    )
+# Runs pip for each list of arguments, in one process of an interpreter that has none: to start pip is what takes long.
+PIP = """
+import json, sys
+folder, commands = sys.argv[1], json.loads(sys.argv[2])
+sys.path.insert(0, folder)
+from pip._internal.cli.main import main
+sys.path.remove(folder)
+for command in commands:
+    if main(["--quiet", "--disable-pip-version-check", *command]):
+        sys.exit(1)
+"""
+
+
+def _pip(*commands: Sequence[str], python: Path | str = sys.executable) -> None:
+    pip = importlib.util.find_spec("pip")
+    assert pip is not None
+    assert pip.origin is not None
+    words = [str(python), "-c", PIP, str(Path(pip.origin).parents[1]), json.dumps(commands)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -42,8 +59,8 @@ def _pip(*arguments: str) -> None:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The built wheel of each distribution."""
     folder = tmp_path_factory.mktemp("wheels")
-    for source in FOLDERS.values():
-        _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT / source))
+    sources = [str(ROOT / source) for source in FOLDERS.values()]
+    _pip(["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *sources])
     return {name: next(folder.glob(f"{name.replace('-', '_')}-*.whl")) for name in FOLDERS}
 
 
@@ -64,7 +81,7 @@ def light_dependencies(metadata: dict[str, Message], tmp_path_factory: pytest.Te
     requirements = [Requirement(text) for text in metadata["recipes-core"].get_all("Requires-Dist", [])]
     light = [str(r) for r in requirements if r.name not in HEAVY and "extra" not in str(r.marker)]
     folder = tmp_path_factory.mktemp("light_dependencies")
-    _pip("install", "--target", str(folder), *light)
+    _pip(["install", "--no-compile", "--target", str(folder), *light])
     return folder
 
 
@@ -95,8 +112,8 @@ def environment(
             folder = tmp_path_factory.mktemp("environment")
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
             python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-            for distribution in distributions:
-                _pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheels[distribution]))
+            install = ("install", "--no-compile", "--no-deps", "--no-index")
+            _pip(*((*install, str(wheels[distribution])) for distribution in distributions), python=python)
             site = next(folder.glob("[Ll]ib/**/site-packages"))
             (site / "added.pth").write_text("".join(f"{path}\n" for path in (light_dependencies, *extra)))
             made[key] = _runner(python)
