@@ -220,7 +220,7 @@ def entry(name: str, value: Any) -> str:
         return f"### `{name}`\n\nExecuTorch's own: `{value.__module__}.{name}`, so that one import line serves."
     if not isinstance(value, type):
         return "\n\n".join([f"### `{name}`", signature(name, value), described(value)])
-    ours = not issubclass(value, enum.Enum) and "__init__" in vars(value)
+    ours = not issubclass(value, enum.Enum) and "__init__" in _defined(value)
     parts = [f"### `{name}`"]
     if ours and all(isinstance(p.annotation, str) for p in inspect.signature(value).parameters.values()):
         parts.append(signature(name, value))
@@ -231,7 +231,7 @@ def entry(name: str, value: Any) -> str:
 
 def _members(owner: type) -> Iterator[tuple[str, str]]:
     """The public methods and properties that a class defines, each with the rest of its entry."""
-    for name, member in vars(owner).items():
+    for name, member in _defined(owner).items():
         if name.startswith(("_", "test_")):
             continue
         if isinstance(member, property):
@@ -241,6 +241,12 @@ def _members(owner: type) -> Iterator[tuple[str, str]]:
         if inspect.isfunction(called):
             skip = 0 if isinstance(member, staticmethod) else 1
             yield name, f"\n\n{signature(name, called, skip)}\n\n{described(called)}"
+
+
+def _defined(owner: type) -> dict[str, Any]:
+    """What a class and those of its bases that are ours define."""
+    ours = [each for each in reversed(owner.__mro__) if each.__module__.startswith("recipes.")]
+    return {name: member for each in ours for name, member in vars(each).items()}
 
 
 def _public() -> dict[str, Any]:

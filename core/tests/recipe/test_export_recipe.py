@@ -282,7 +282,7 @@ def test_get_recipe_asks_the_catalog_of_what_is_installed(monkeypatch: pytest.Mo
     from recipes.plugins import MadeRecipe
 
     class Stub:
-        def make(self, recipe: Any, options: Any) -> MadeRecipe:
+        def _make(self, recipe: Any, options: Any) -> MadeRecipe:
             plugin = Plugin("acme", "recipes-acme", "1.0")
             return MadeRecipe(executorch.export.ExportRecipe(name=recipe), plugin, Acme.FP16, options)
 
