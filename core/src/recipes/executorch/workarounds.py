@@ -1,7 +1,7 @@
 """Everything that recipes does only because of a fault of ExecuTorch, torchao, torch or Python: one table.
 
-For a new release of theirs run `core/tests/executorch/test_workarounds.py`. Each test in it shows one fault with none of
-our code in between; where it fails, the fault is gone, and the work-around that names the test can be removed.
+For a new release of theirs run `core/tests/executorch/test_workarounds.py`. Each test in it shows one fault, with none
+of our code in between; where it fails, the fault is gone, and the work-around that names the test can be removed.
 """
 
 from __future__ import annotations
