@@ -5,6 +5,7 @@ A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import importlib
@@ -17,6 +18,11 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import click
 
@@ -356,7 +362,28 @@ def _option(option: click.Option) -> tuple[str, str]:
     return names, f"{option.help or ''}{required}"
 
 
+def rooms() -> str:
+    """The rooms of core in the order of import-linter's contract, each with the first line of its docstring."""
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "rooms")
+    layers = [[name.strip() for name in layer.split("|")] for layer in contract["layers"]]
+    width = max(len(name) for layer in layers for name in layer)
+    blocks = [
+        "\n".join(f"    {name:{width}}  {line}" for name in layer for line in [_purpose(name)]) for layer in layers
+    ]
+    return "\n    |\n".join(blocks).replace("\n    |\n", "\n    " + " " * (width // 2) + "|\n")
+
+
+def _purpose(room: str) -> str:
+    """What the first line of a room's docstring says, without importing it."""
+    core = DOCS.parent / "core" / "src" / "recipes"
+    path = core / room / "__init__.py" if (core / room).is_dir() else core / f"{room}.py"
+    documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return documented.splitlines()[0]
+
+
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"rooms": rooms},
     "merge.md": {"policies": policy_table},
     "options.md": {"options": options_table, "features": features_table},
     "reference/api.md": {"functions": functions, "classes": classes},
