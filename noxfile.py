@@ -139,10 +139,11 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The pages as a site in build/docs, warnings as errors, when the generated reference is what the code says."""
+    """The pages as a site in build/docs, warnings as errors, after checks of their English and of the generated parts."""
     python = full_environment(session)
     session.run(python, "docs/generate.py", "--check", external=True)
-    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", external=True)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", "proselint", external=True)
+    session.run(python, "docs/prose.py", external=True)
     session.run(python, "-m", "mkdocs", "build", "--strict", *session.posargs, external=True)
 
 
@@ -175,7 +176,7 @@ def build(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """What a user gets: the built wheels in an empty environment, by name, and the demo outside of the source tree."""
     built = build_distributions(session)
-    temporary = Path(session.create_tmp())
+    temporary = Path(session.create_tmp()).resolve()
     environment = temporary / "environment"
     session.run("python", "-m", "venv", "--clear", str(environment))
     python = str(environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))

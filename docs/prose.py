@@ -24,7 +24,7 @@ WRITTEN = (
     "docs/**/*.md",
 )
 MEASURED = ("docs/benchmarks.md", "docs/corpus.md", "docs/quantization.md")
-"""Written by the programs that measure, so a finding in them is mended there."""
+"""Written by the programs that measure; their text is in those programs."""
 
 VOCABULARY = {
     r"mend(s|ed|ing)?": "repair, fix",
@@ -55,14 +55,15 @@ _NO_PROSE = (
 
 
 def prose(page: str) -> str:
-    """A page with all that is no prose as dots, so that every line and column stays where it is.
+    """A page with everything that is not prose as dots, so that every line and column stays where it is.
 
     Args:
         page: The Markdown.
     """
     for pattern in _NO_PROSE:
         page = pattern.sub(lambda match: re.sub(r"\S", "·", match[0]), page)
-    return page
+    # A heading is no beginning of the sentence after it, which often repeats its words.
+    return re.sub(r"^(#.*)$", r"\1 ·", page, flags=re.MULTILINE)
 
 
 def findings(name: str, text: str) -> Iterator[str]:
@@ -93,8 +94,9 @@ def main() -> int:
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        command = (sys.executable, "-m", "proselint", "--config", str(ROOT / ".proselintrc.json"), "-o", "compact")
-        done = subprocess.run([*command, "check", *texts], cwd=folder, capture_output=True, text=True)
+        options = ("--config", str(ROOT / ".proselintrc.json"), "--output-format", "compact")
+        command = [sys.executable, "-m", "proselint", "check", *options, *texts]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         print((done.stdout + done.stderr).replace(f"{folder}/", ""), end="")
     return int(bool(found) or done.returncode != 0)
 
