@@ -139,7 +139,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The pages as a site in build/docs, warnings as errors, after checks of their English and of the generated parts."""
+    """The pages as a site in build/docs, warnings as errors, when their English and their generated parts are right."""
     python = full_environment(session)
     session.run(python, "docs/generate.py", "--check", external=True)
     session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", "proselint", external=True)
