@@ -305,14 +305,11 @@ def conformance() -> str:
     """The class that tests plugins: what to set, and its tests."""
     from recipes.testing import PluginConformance
 
-    # Each kind of test is a base of its own; pytest takes them in this order.
-    owners = [owner for owner in reversed(PluginConformance.__mro__) if owner is not object]
-    tests = [name for owner in owners for name in vars(owner) if name.startswith("test_")]
+    tests = [name for name in _defined(PluginConformance) if name.startswith("test_")]
     parts = ["### `PluginConformance`", described(PluginConformance)]
-    for owner in owners:
-        for name, rest in _members(owner):
-            if name != "pytest_generate_tests":
-                parts.append(f"**`PluginConformance.{name}`**{rest}")
+    for name, rest in _members(PluginConformance):
+        if name != "pytest_generate_tests":
+            parts.append(f"**`PluginConformance.{name}`**{rest}")
     listed = "\n".join(f"- `{name}`" for name in tests)
     return "\n\n".join([*parts, f"Its tests, which expected failures name:\n\n{listed}"])
 
