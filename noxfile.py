@@ -133,7 +133,7 @@ def demo(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict on everything that is shipped or run."""
     python = full_environment(session)
-    sources = [f"{distribution}/src" for distribution in DISTRIBUTIONS]
+    sources = [f"{distribution}/{part}" for distribution in DISTRIBUTIONS for part in ("src", "tests")]
     session.run(python, "-m", "mypy", *sources, "tests", "docs", "noxfile.py", external=True)
 
 
