@@ -91,12 +91,13 @@ def main() -> int:
     texts = written()
     found = [finding for name, text in texts.items() for finding in findings(name, text)]
     print("".join(f"{finding}\n" for finding in found), end="", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
         for name, text in texts.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        options = ("--config", str(ROOT / ".proselintrc.json"), "--output-format", "compact")
+        options = ("--config", str(ROOT / ".proselintrc.json"), "--output-format", "full")
         command = [sys.executable, "-m", "proselint", "check", *options, *texts]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         print((done.stdout + done.stderr).replace(f"{folder}/", ""), end="")
