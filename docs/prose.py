@@ -79,22 +79,25 @@ def findings(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{line}: vocabulary: '{match[0]}'. Write: {instead}."
 
 
+def written() -> dict[str, str]:
+    """The prose of every page by the page's path, without pages that programs write."""
+    pages = (path for pattern in WRITTEN for path in sorted(ROOT.glob(pattern)))
+    texts = {path.relative_to(ROOT).as_posix(): path for path in pages}
+    return {name: prose(path.read_text(encoding="utf-8")) for name, path in texts.items() if name not in MEASURED}
+
+
 def main() -> int:
-    """Check every page and print what was found; the exit code."""
-    pages = [path for pattern in WRITTEN for path in sorted(ROOT.glob(pattern))]
-    texts = {
-        path.relative_to(ROOT).as_posix(): prose(path.read_text(encoding="utf-8"))
-        for path in pages
-        if path.relative_to(ROOT).as_posix() not in MEASURED
-    }
+    """Check every page and print what was found; returns the exit code."""
+    texts = written()
     found = [finding for name, text in texts.items() for finding in findings(name, text)]
     print("".join(f"{finding}\n" for finding in found), end="", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary).resolve()
         for name, text in texts.items():
             path = Path(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        options = ("--config", str(ROOT / ".proselintrc.json"), "--output-format", "compact")
+        options = ("--config", str(ROOT / ".proselintrc.json"), "--output-format", "full")
         command = [sys.executable, "-m", "proselint", "check", *options, *texts]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         print((done.stdout + done.stderr).replace(f"{folder}/", ""), end="")
