@@ -85,7 +85,7 @@ class Lookup(torch.nn.Module):
         return self.embedding(torch.cumsum(mask, 1) * mask + 1)
 
 
-class Relentless(XNNPACKQuantizer):
+class Relentless(XNNPACKQuantizer):  # type: ignore[misc]
     """Annotates whatever there is, whoever did before."""
 
     def annotate(self, model: torch.fx.GraphModule) -> torch.fx.GraphModule:
