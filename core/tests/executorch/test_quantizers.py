@@ -68,7 +68,7 @@ def captured(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.
     return torch.export.export(model.eval(), inputs).module(check_guards=False)
 
 
-def annotations(model: torch.fx.GraphModule) -> dict[str, str]:
+def annotated(model: torch.fx.GraphModule) -> dict[str, str]:
     return {n.name: repr(n.meta[ANNOTATION]) for n in model.graph.nodes if ANNOTATION in n.meta}
 
 
@@ -76,8 +76,8 @@ def test_one_quantizer_annotates_as_it_does_alone() -> None:
     alone, ours = captured(ConvLinear(), IMAGE), captured(ConvLinear(), IMAGE)
     xnnpack_quantizer().annotate(alone)
     PrecedenceQuantizer([xnnpack_quantizer()]).annotate(ours)
-    assert {n.name for n in alone.graph.nodes if ANNOTATION in n.meta} == set(annotations(ours))
-    assert "conv2d" in annotations(ours)
+    assert {n.name for n in alone.graph.nodes if ANNOTATION in n.meta} == set(annotated(ours))
+    assert "conv2d" in annotated(ours)
 
 
 @pytest.mark.parametrize("relentless_first", [True, False])
@@ -87,7 +87,7 @@ def test_a_later_quantizer_neither_sees_nor_changes_what_an_earlier_one_annotate
     first_alone, both = captured(ConvLinear(), IMAGE), captured(ConvLinear(), IMAGE)
     copy.deepcopy(order[0]).annotate(first_alone)
     PrecedenceQuantizer(order).annotate(both)
-    expected, found = annotations(first_alone), annotations(both)
+    expected, found = annotated(first_alone), annotated(both)
     assert expected
     taken = {n.name for n in first_alone.graph.nodes if ANNOTATION in n.meta and n.op == "call_function"}
     for name in taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 from executorch.export import QuantizationRecipe, StageType
 from executorch.runtime import Runtime
 
-from recipes import ExportRecipe, Finding, PreflightError, RecipesWarning, export
+from recipes import ExportRecipe, Finding, ModelFacts, PreflightError, RecipesWarning, export
 from recipes.arguments.request import check_arguments as check
 from recipes.lowering.preflight import preflight, with_contiguous_weights
 
@@ -68,6 +69,9 @@ def test_a_model_that_does_not_run_is_told_with_its_own_words() -> None:
 
 
 class Counting(N.Module):
+    seen: torch.Tensor
+    swapped: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.full((4,), 3.0))
@@ -96,7 +100,12 @@ def test_what_is_told_to_plugins_names_inputs_weights_and_updated_buffers(monkey
     from recipes.lowering import preflight as module
 
     seen: list[Any] = []
-    monkeypatch.setattr(module, "_fit", lambda recipe, facts: (seen.extend(facts), (recipe, []))[1])
+
+    def fit(recipe: ExportRecipe, facts: Sequence[ModelFacts]) -> tuple[ExportRecipe, list[Finding]]:
+        seen.extend(facts)
+        return recipe, []
+
+    monkeypatch.setattr(module, "_fit", fit)
     preflight(check(Counting(), PORTABLE, torch.ones(2, 4)), allow_training_mode=False)
     (facts,) = seen
     assert list(facts.inputs) == ["x"]
@@ -108,6 +117,8 @@ def test_what_is_told_to_plugins_names_inputs_weights_and_updated_buffers(monkey
 @pytest.mark.parametrize("start", [0.0, 1.0, -2.5])
 def test_buffers_start_on_the_device_from_what_they_are_in_the_model(start: float) -> None:
     class Total(N.Module):
+        total: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("total", torch.full((4,), start))

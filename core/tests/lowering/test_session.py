@@ -142,7 +142,7 @@ def test_constant_methods_do_not_take_the_place_of_a_method() -> None:
     with pytest.raises(ArgumentError, match="constant_methods names 'forward'"):
         export(Small().eval(), PORTABLE, torch.rand(2, 4), constant_methods={"forward": 3})
     with pytest.raises(ArgumentError, match="constant_methods is a list"):
-        export(Small().eval(), PORTABLE, torch.rand(2, 4), constant_methods=[3])
+        export(Small().eval(), PORTABLE, torch.rand(2, 4), constant_methods=[3])  # type: ignore[arg-type]
 
 
 def test_strict_false_holds_in_every_stage() -> None:
@@ -186,7 +186,7 @@ def _input_scale(session: ExportSession) -> float:
     [
         ([(torch.rand(2, 4), torch.rand(2, 4))], r"calibration_inputs\[0\] does not fit"),
         ([], "calibration_inputs for method 'forward' is empty"),
-        ((s for s in ()), "no calibration sample for method 'forward'"),
+        ((s for s in list[Any]()), "no calibration sample for method 'forward'"),
         ([(torch.rand(2, 5),)], "Calibration sample 0 of method 'forward' does not run"),
         (torch.rand(2, 4), "calibration_inputs for method 'forward' is a Tensor"),
         ([3.0], r"calibration_inputs\[0\] is a float"),
@@ -217,6 +217,8 @@ def test_quantizing_leaves_the_callers_model_and_its_modes_alone() -> None:
 
 def test_calibration_moves_neither_the_callers_buffers_nor_those_that_the_file_starts_from() -> None:
     class Counter(torch.nn.Module):
+        total: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.linear = torch.nn.Linear(8, 4)
@@ -321,10 +323,11 @@ def test_two_torchao_configs_act_on_the_layers_that_their_filters_choose() -> No
         return ExportRecipe(name=name, quantization_recipe=quantization, pipeline_stages=captured)
 
     x = torch.rand(2, 32)
-    both = ExportRecipe.combine([config(torch.int8, "first"), config(torch.int4, "second")])
+    int4: torch.dtype = torch.int4  # type: ignore[attr-defined]  # torch's stubs lack it
+    both = ExportRecipe.combine([config(torch.int8, "first"), config(int4, "second")])
     graph = export(Pair().eval(), both, x).get_exported_program().graph
     assert sum("dequantize_affine" in str(node.target) for node in graph.nodes) == 2
-    clash = ExportRecipe.combine([config(torch.int8, "first"), config(torch.int4, "fir")])
+    clash = ExportRecipe.combine([config(torch.int8, "first"), config(int4, "fir")])
     with pytest.raises(ValueError, match="first"):
         export(Pair().eval(), clash, x)
 
@@ -369,7 +372,7 @@ def test_artefacts_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
 
 class SizesFromData(torch.nn.Module):
     def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = n.item()
+        rows: Any = n.item()
         torch._check(rows >= 0)
         torch._check(rows <= x.shape[0])
         return torch.narrow(x, 0, 0, rows) * 2, torch.nonzero(x.flatten() > 0)

@@ -57,7 +57,7 @@ def test_making_copying_and_deriving_emit_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recipe = ExportRecipe(name="a")
-        dataclasses.replace(recipe, name="b")
+        dataclasses.replace(recipe, name="b")  # type: ignore[call-arg]  # a field of ExecuTorch's
         copy.deepcopy(recipe)
         recipe.derive(strict=False)
 
@@ -223,7 +223,7 @@ def test_derive_makes_missing_dataclasses_and_takes_a_whole_config_with_one_of_i
     )
 
 
-class CountNodes(ExportPass):
+class CountNodes(ExportPass):  # type: ignore[misc]
     """Counts the nodes that it sees."""
 
     seen = 0
@@ -282,7 +282,7 @@ def test_get_recipe_asks_the_catalog_of_what_is_installed(monkeypatch: pytest.Mo
     from recipes.plugins import MadeRecipe
 
     class Stub:
-        def make(self, recipe: Any, options: Any) -> MadeRecipe:
+        def _make(self, recipe: Any, options: Any) -> MadeRecipe:
             plugin = Plugin("acme", "recipes-acme", "1.0")
             return MadeRecipe(executorch.export.ExportRecipe(name=recipe), plugin, Acme.FP16, options)
 

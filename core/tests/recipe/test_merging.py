@@ -304,7 +304,7 @@ def test_a_field_without_a_policy_is_refused_where_it_is_set(owner: str, monkeyp
     name = key.partition(".")[2]
     left, right = recipe("a", **{name: SAMPLES[name][0]}), recipe("b")
     # As good as absent, and the table keeps its order for other tests.
-    monkeypatch.setitem(FIELD_POLICIES, key, None)  # type: ignore[arg-type]
+    monkeypatch.setitem(FIELD_POLICIES, key, None)
 
     ExportRecipe.combine([recipe("c"), right])
     with pytest.raises(UnknownFieldError, match=rf"Recipe a sets [\w.]*{name}"):
@@ -342,7 +342,7 @@ def test_list_and_per_method_partitioners_are_refused() -> None:
         ExportRecipe.combine([left, right])
 
 
-class Nothing(ExportPass):
+class Nothing(ExportPass):  # type: ignore[misc]
     """Changes nothing; equal to any other of its class."""
 
 
@@ -448,7 +448,7 @@ def test_the_users_callables_are_shared_and_calibration_runs_in_order() -> None:
 
 
 def test_what_cannot_be_copied_is_shared_and_says_so() -> None:
-    class Locked(XNNPACKQuantizer):
+    class Locked(XNNPACKQuantizer):  # type: ignore[misc]
         def __deepcopy__(self, memo: object) -> Any:
             raise TypeError("holds a lock")
 

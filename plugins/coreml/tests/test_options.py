@@ -29,7 +29,7 @@ TAKES = {
 REQUIRED = {Type.CODEBOOK_WEIGHT_ONLY: {"bits": 4, "block_size": [-1, 16]}}
 
 # What is given, and the one form that it becomes.
-GOOD = {
+GOOD: dict[str, list[tuple[Any, Any]]] = {
     "minimum_deployment_target": [
         ("iOS18", "iOS18"),
         ("macOS15", "iOS18"),

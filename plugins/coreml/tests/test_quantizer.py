@@ -34,8 +34,10 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e  
 from torchao.quantization.pt2e.quantizer import SharedQuantizationSpec  # noqa: E402
 
 from recipes import RecipesWarning  # noqa: E402
+from recipes_coreml import patterns as pattern_module  # noqa: E402
 from recipes_coreml import quantizer as fast_quantizer  # noqa: E402
-from recipes_coreml.quantizer import CoreMLQuantizer, Pattern, patterns_by_annotator, trace_pattern  # noqa: E402
+from recipes_coreml.patterns import Pattern, patterns_by_annotator, trace_pattern  # noqa: E402
+from recipes_coreml.quantizer import CoreMLQuantizer  # noqa: E402
 
 Tensors = tuple[torch.Tensor, ...]
 Tracer = Callable[[torch.nn.Module, Tensors], torch.fx.GraphModule]
@@ -316,7 +318,7 @@ def test_the_patterns_are_executorchs_in_its_order_and_with_its_names() -> None:
 def test_a_pattern_is_traced_to_the_chain_that_is_predicted_for_it() -> None:
     for pattern in all_patterns():
         nodes = [node for node in trace_pattern(pattern).graph.nodes if node.op == "call_function"]
-        assert tuple(node.target for node in nodes) == fast_quantizer.chain_of(pattern)
+        assert tuple(node.target for node in nodes) == pattern_module.chain_of(pattern)
         assert all(node.args[0] is before for before, node in itertools.pairwise(nodes))
 
 
@@ -357,7 +359,7 @@ def test_annotating_never_calls_torch_export(layers: torch.fx.GraphModule, monke
 
 
 def forget_traced_patterns() -> None:
-    for cached in (fast_quantizer.trace_pattern, fast_quantizer._aten_ops, fast_quantizer._distinct_patterns):
+    for cached in (pattern_module.trace_pattern, pattern_module._aten_ops, pattern_module.distinct_patterns):
         cached.cache_clear()
 
 

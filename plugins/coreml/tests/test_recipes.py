@@ -314,6 +314,8 @@ def test_int8_weight_only_leaves_activations_in_float(tmp_path: Path) -> None:
 class Counter(torch.nn.Module):
     """A model that updates a buffer of its own."""
 
+    total: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("total", torch.zeros(4))

@@ -4,8 +4,9 @@ May be imported by `testing` and `cli`. May import every room below: `common`, `
 `registry`, `arguments` and `artifact`.
 """
 
+from recipes.lowering.exporting import check, export
 from recipes.lowering.many import each, export_many
-from recipes.lowering.session import ExportSession, check, export
+from recipes.lowering.session import ExportSession
 
 __all__ = [
     "ExportSession",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,8 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map
 
 from recipes.arguments import Request
-from recipes.common import Finding, RecipesError, describe
+from recipes.common import Finding, PreflightError, RecipesError, RecipesWarning, describe
+from recipes.executorch import quantized_nodes
 from recipes.plugins import ModelFacts
 from recipes.recipe import ExportRecipe, Provenance, Source
 from recipes.registry import default_registry
@@ -303,3 +305,34 @@ def _with_partitioners(recipe: ExportRecipe, source: Source, now: Source, made: 
     fitted.lowering_recipe.partitioners = swapped(lowering.partitioners)
     fitted.provenance = replace(provenance, origins=tuple(origins))
     return fitted
+
+
+def tell(findings: Sequence[Finding]) -> None:
+    """Raise the errors among findings, all at once, and warn of the warnings."""
+    if any(finding.level == "error" for finding in findings):
+        raise PreflightError(findings)
+    for finding in findings:
+        if finding.level == "warning":
+            warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
+
+
+def warn_of_skipped_stages(request: Request) -> None:
+    """A captured model is past the stages that quantize it; ExecuTorch leaves them out without a word."""
+    recipe, quantization = request.recipe, request.recipe.quantization_recipe
+    if request.kind == "nn.Module" or recipe.pipeline_stages:
+        return
+    skipped = []
+    quantizes = quantization is not None and (quantization.quantizers or quantization.ao_quantization_configs)
+    for method, model in request.models.items():
+        graph_module = model.graph_module if request.kind == "ExportedProgram" else model
+        if quantizes and not any(quantized_nodes(graph_module)):
+            skipped.append(f"method {method!r} is not quantized")
+    if request.kind == "ExportedProgram" and recipe.aten_transform_passes:
+        skipped.append("the aten_transform_passes are not applied")
+    if skipped:
+        warnings.warn(
+            f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
+            "Give the nn.Module instead.",
+            RecipesWarning,
+            stacklevel=4,
+        )

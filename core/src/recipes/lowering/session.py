@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from executorch.export import StageType
 from executorch.export.stages import PipelineArtifact, Stage
 from torch.export import ExportedProgram
 
-from recipes.arguments import Request, check_arguments, check_constant_methods
+from recipes.arguments import check_arguments, check_constant_methods
 from recipes.artifact import (
     TIMEOUT,
     Artifacts,
@@ -36,9 +35,7 @@ from recipes.common import (
     ArgumentError,
     ExportError,
     Finding,
-    PreflightError,
     RecipesError,
-    RecipesWarning,
     SaveError,
     check_destination,
     write_atomically,
@@ -55,10 +52,9 @@ from recipes.executorch import (
     StageProgress,
     WatchedStage,
     delegations,
-    quantized_nodes,
 )
 from recipes.lowering.pipeline import lowering_stages
-from recipes.lowering.preflight import preflight, with_contiguous_weights
+from recipes.lowering.preflight import preflight, tell, warn_of_skipped_stages, with_contiguous_weights
 from recipes.lowering.processes import Lowered, MadeProgram
 
 # ExecuTorch marks its class as experimental, which warns everybody who derives from it.
@@ -101,7 +97,7 @@ with warnings.catch_warnings():
             request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
             check_constant_methods(constant_methods, request.models)
             fitted, self.findings = preflight(request, allow_training_mode=allow_training_mode)
-            _tell(self.findings)
+            tell(self.findings)
             models = {method: with_contiguous_weights(model) for method, model in request.models.items()}
             request = replace(request, recipe=fitted, models=models)
             self.recipe = request.recipe
@@ -115,7 +111,7 @@ with warnings.catch_warnings():
             self._reached: PipelineArtifact | None = None
             self._artifact_dir = _artifact_folder(artifact_dir)
             self._writes_etrecord = generate_etrecord
-            _warn_of_skipped_stages(request)
+            warn_of_skipped_stages(request)
             super().__init__(
                 model=request.models,
                 example_inputs=request.samples,
@@ -209,7 +205,7 @@ with warnings.catch_warnings():
             self._remaining.clear()
             self._lowered_elsewhere = lowered
             self.findings += lowered.findings
-            _tell(lowered.findings)
+            tell(lowered.findings)
             for event in lowered.events:
                 self._on_progress(event)
             program = MadeProgram(lowered.buffer, lowered.data)
@@ -254,7 +250,7 @@ with warnings.catch_warnings():
                 require(made, self._require_delegation)
             found = outcome(made)
             self.findings += found
-            _tell(found)
+            tell(found)
             if self._artifact_dir is not None:
                 self._write_artifacts(self._artifact_dir)
 
@@ -287,7 +283,7 @@ with warnings.catch_warnings():
                     "Change the model there, or give strict_delegation=True to make this an error.",
                 )
                 self.findings.append(found)
-                _tell([found])
+                tell([found])
 
         def _made(self) -> Artifacts:
             captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
@@ -376,15 +372,6 @@ with warnings.catch_warnings():
                 self.get_etrecord().save(str(folder / "etrecord.bin"))
 
 
-def _tell(findings: Sequence[Finding]) -> None:
-    """Raise the errors among findings, all at once, and warn of the warnings."""
-    if any(finding.level == "error" for finding in findings):
-        raise PreflightError(findings)
-    for finding in findings:
-        if finding.level == "warning":
-            warnings.warn(str(finding).removeprefix("warning: "), RecipesWarning, stacklevel=4)
-
-
 def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
     if path is None:
         return None
@@ -394,124 +381,3 @@ def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
     except OSError as error:
         raise SaveError(f"Cannot keep artefacts in {str(path)!r}: {error.strerror or error}.") from error
     return folder
-
-
-def _warn_of_skipped_stages(request: Request) -> None:
-    """A captured model is past the stages that quantize it; ExecuTorch leaves them out without a word."""
-    recipe, quantization = request.recipe, request.recipe.quantization_recipe
-    if request.kind == "nn.Module" or recipe.pipeline_stages:
-        return
-    skipped = []
-    quantizes = quantization is not None and (quantization.quantizers or quantization.ao_quantization_configs)
-    for method, model in request.models.items():
-        graph_module = model.graph_module if request.kind == "ExportedProgram" else model
-        if quantizes and not any(quantized_nodes(graph_module)):
-            skipped.append(f"method {method!r} is not quantized")
-    if request.kind == "ExportedProgram" and recipe.aten_transform_passes:
-        skipped.append("the aten_transform_passes are not applied")
-    if skipped:
-        warnings.warn(
-            f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
-            "Give the nn.Module instead.",
-            RecipesWarning,
-            stacklevel=4,
-        )
-
-
-def export(
-    model: Any,
-    recipe: Any = None,
-    example_inputs: Any = None,
-    *,
-    dynamic_shapes: Any = None,
-    calibration_inputs: Iterable[Any] | Callable[[], Iterable[Any]] | dict[str, Any] | None = None,
-    constant_methods: dict[str, Any] | None = None,
-    artifact_dir: str | os.PathLike[str] | None = None,
-    generate_etrecord: bool = False,
-    name: str | None = None,
-    progress: Progress | None = None,
-    allow_training_mode: bool = False,
-    strict_delegation: bool = False,
-    require_delegation: float | None = None,
-) -> ExportSession:
-    """Lower a model with a recipe.
-
-    Args:
-        model: A `torch.nn.Module`, a `GraphModule`, an `ExportedProgram`, the path of a `.pt2` file, or a
-            dict of these by method name.
-        recipe: A target's name, an `ExportRecipe` (ours or ExecuTorch's), a `RecipeType` or its id, or a
-            list of these, which is combined.
-        example_inputs: A tensor, a tuple of forward's arguments, a list of such tuples, or a dict of these
-            by method. The first sample is used for capture, and its shapes are the program's where
-            `dynamic_shapes` says nothing. Not needed for an `ExportedProgram`.
-        dynamic_shapes: As in `torch.export.export`: a dict by argument name (arguments may be left out) or
-            a tuple with an entry for each argument; or a dict of these by method.
-        calibration_inputs: Samples that a quantizing recipe measures ranges with: an iterable of tuples,
-            a function that returns one, or a dict of these by method. The example inputs by default.
-        constant_methods: Values, or functions that return them, to add to the program as methods.
-        artifact_dir: A folder for what the stages make: `<method>.pt2`, and `etrecord.bin`.
-        generate_etrecord: Whether to make an ETRecord, for `get_etrecord()` and `artifact_dir`.
-        name: A name for the session.
-        progress: Called when a stage starts and when it ends.
-        allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
-        strict_delegation: Whether an op that a backend claims and cannot compile is an error; by default it goes to
-            the next backend or to the portable kernels.
-        require_delegation: The share of each method's work that must be delegated, 0 to 1; less is an error. Less
-            than half is a warning without it.
-
-    Returns:
-        The session, with the program made.
-
-    Raises:
-        ArgumentError: An argument is missing, swapped with another, or not what it must be.
-        PreflightError: The model cannot be exported as asked; it names every reason.
-        ExportError: A stage failed, or less is delegated than is required.
-        RecipesError: The recipe cannot be made.
-    """
-    session = ExportSession(
-        model,
-        recipe,
-        example_inputs,
-        dynamic_shapes=dynamic_shapes,
-        calibration_inputs=calibration_inputs,
-        constant_methods=constant_methods,
-        artifact_dir=artifact_dir,
-        generate_etrecord=generate_etrecord,
-        name=name,
-        progress=progress,
-        allow_training_mode=allow_training_mode,
-        strict_delegation=strict_delegation,
-        require_delegation=require_delegation,
-    )
-    session.export()
-    return session
-
-
-def check(
-    model: Any,
-    recipe: Any,
-    example_inputs: Any = None,
-    *,
-    dynamic_shapes: Any = None,
-    calibration_inputs: Any = None,
-    allow_training_mode: bool = False,
-) -> list[Finding]:
-    """What an export would find before it begins; nothing is captured or lowered.
-
-    Args:
-        model: As for `export`, as are the others.
-        recipe: What to lower with.
-        example_inputs: What to run the model on, once.
-        dynamic_shapes: Checked against the signature of forward.
-        calibration_inputs: Looked at for whether ranges can be measured on them.
-        allow_training_mode: Whether layers may stay in training mode.
-
-    Returns:
-        Findings of every level; one of level `error` would end the export.
-
-    Raises:
-        ArgumentError: An argument is missing, swapped with another, or not what it must be.
-        RecipesError: The recipe cannot be made.
-    """
-    request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)
-    return preflight(request, allow_training_mode=allow_training_mode)[1]

@@ -160,9 +160,9 @@ class Catalog:
         bad = self._scan.unusable_plugin(accelerator, f"recipes-{accelerator}") if parts else None
         if bad is not None:
             raise bad.unusable()
-        raise UnknownTargetError(self.explain_unknown_target(name, accelerator))
+        raise UnknownTargetError(self._explain_unknown_target(name, accelerator))
 
-    def explain_unknown_target(self, name: str, accelerator: str) -> str:
+    def _explain_unknown_target(self, name: str, accelerator: str) -> str:
         lines = [f"No installed plugin declares the target {name!r}.{did_you_mean(name, self._scan.targets)}"]
         if accelerator and accelerator not in {target.accelerator for target in self._scan.targets.values()}:
             package = f"recipes-{accelerator}"
@@ -216,7 +216,7 @@ class Catalog:
             )
         return backend.plugin, backend.provider, found
 
-    def make(self, recipe: RecipeReference, options: Mapping[str, Any]) -> MadeRecipe:
+    def _make(self, recipe: RecipeReference, options: Mapping[str, Any]) -> MadeRecipe:
         """Have a plugin make a recipe; this is where a plugin imports torch and its toolchain.
 
         Args:

@@ -74,10 +74,10 @@ with warnings.catch_warnings():
                 UnknownRecipeError: No installed plugin provides it.
                 OptionError: An option is unknown or has a value that is not allowed.
             """
-            return cls.from_plugin(default_catalog().make(recipe, options))
+            return cls._from_plugin(default_catalog()._make(recipe, options))
 
         @classmethod
-        def from_plugin(cls, made: MadeRecipe) -> ExportRecipe:
+        def _from_plugin(cls, made: MadeRecipe) -> ExportRecipe:
             """The recipe that a plugin made, with where it came from.
 
             Args:

@@ -12,15 +12,14 @@ from recipes import (
     Availability,
     Finding,
     ModelFacts,
-    Option,
     OptionError,
     OptionValue,
     RecipeInfo,
     RecipeProvider,
     RecipeType,
 )
+from recipes_coreml.declared import CODEBOOK_BITS, RECIPES
 from recipes_coreml.features import (
-    DEPLOYMENT_TARGET_ALIASES,
     DEPLOYMENT_TARGETS,
     HALF_INPUTS,
     ML_PROGRAM,
@@ -36,172 +35,7 @@ from recipes_coreml.recipe_types import CoreMLRecipeType
 if TYPE_CHECKING:
     import executorch.export
 
-_COMMON_OPTIONS = (
-    Option(
-        name="minimum_deployment_target",
-        type="str",
-        help="The oldest system that must run the result; unset: the oldest that the recipe allows.",
-        choices=DEPLOYMENT_TARGETS,
-        aliases=DEPLOYMENT_TARGET_ALIASES,
-        toolchain_enum="coremltools",
-    ),
-    Option(
-        name="compute_unit",
-        type="str",
-        help="The processors that Core ML may use on the device.",
-        default="ALL",
-        choices=("ALL", "CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"),
-        toolchain_enum="coremltools",
-    ),
-    Option(
-        name="skip_ops_for_coreml_delegation",
-        type="strs",
-        help="Operators to keep off Core ML, as namespace.operator.overload: aten.relu.default, aten.add.Tensor.",
-        default=(),
-    ),
-    Option(
-        name="lower_full_graph",
-        type="bool",
-        help="Fail unless Core ML takes the whole model.",
-        default=False,
-    ),
-    Option(
-        name="take_over_constant_data",
-        type="bool",
-        help="Store weights in the Core ML model; if false they are inputs of it, which a convolution does not take.",
-        default=True,
-    ),
-    Option(
-        name="take_over_mutable_buffer",
-        type="bool",
-        help="Keep buffers that the model updates as Core ML state; unset: where the deployment target has it.",
-    ),
-)
 
-
-def _group_size() -> Option:
-    return Option(
-        name="group_size",
-        type="int",
-        help="How many neighbouring weights of a row share one scale.",
-        default=32,
-        minimum=2,
-    )
-
-
-def _filter_fn(default: str) -> Option:
-    return Option(
-        name="filter_fn",
-        type="callable",
-        help=f"Called with each module and its name: whether to quantize it; unset: {default}.",
-    )
-
-
-def _codebook_options() -> tuple[Option, ...]:
-    return (
-        Option(
-            name="bits",
-            type="int",
-            help="Bits for each weight, an index into a table of 2**bits values: 1, 2, 3, 4, 6 or 8.",
-            minimum=1,
-            maximum=8,
-            required=True,
-        ),
-        Option(
-            name="block_size",
-            type="ints",
-            help="Rows and columns of weights that share a table; -1 for all, as at least one of them must be.",
-            minimum=-1,
-            required=True,
-        ),
-        _filter_fn("linear layers and embeddings"),
-    )
-
-
-def _info(
-    recipe_type: CoreMLRecipeType,
-    summary: str,
-    weights: str,
-    activations: str = "float16",
-    *options: Option,
-    needs_calibration: bool = False,
-) -> RecipeInfo:
-    return RecipeInfo(
-        summary=summary,
-        weights=weights,
-        activations=activations,
-        needs_calibration=needs_calibration,
-        options=(*_COMMON_OPTIONS, *options),
-        deployment_target=most_demanding(RECIPE_FEATURES[recipe_type]).needs,
-    )
-
-
-_LINEAR_LAYERS = _filter_fn("linear layers")
-_RECIPES: Mapping[RecipeType, RecipeInfo] = {
-    CoreMLRecipeType.FP32: _info(
-        CoreMLRecipeType.FP32,
-        "Computes in float32; the Neural Engine, which has float16 only, is not used.",
-        "float32",
-        "float32",
-    ),
-    CoreMLRecipeType.FP16: _info(
-        CoreMLRecipeType.FP16,
-        "Computes in float16, on the CPU, the GPU and the Neural Engine.",
-        "float16",
-    ),
-    CoreMLRecipeType.PT2E_INT8_STATIC: _info(
-        CoreMLRecipeType.PT2E_INT8_STATIC,
-        "int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
-        "int8",
-        "int8",
-        needs_calibration=True,
-    ),
-    CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY: _info(
-        CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY,
-        "int8 weights in convolutions and linear layers, one scale a channel; computes in float16.",
-        "int8",
-    ),
-    CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL: _info(
-        CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL,
-        "int4 weights in linear layers, one scale a channel; computes in float16.",
-        "int4",
-        "float16",
-        _LINEAR_LAYERS,
-    ),
-    CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP: _info(
-        CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP,
-        "int4 weights in linear layers, one scale a group; computes in float16.",
-        "int4",
-        "float16",
-        _group_size(),
-        _LINEAR_LAYERS,
-    ),
-    CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL: _info(
-        CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL,
-        "int8 weights in linear layers, one scale a channel; computes in float16.",
-        "int8",
-        "float16",
-        _LINEAR_LAYERS,
-    ),
-    CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP: _info(
-        CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP,
-        "int8 weights in linear layers, one scale a group; computes in float16.",
-        "int8",
-        "float16",
-        _group_size(),
-        _LINEAR_LAYERS,
-    ),
-    CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY: _info(
-        CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY,
-        "Weights of 1 to 8 bits that index lookup tables, in linear layers and embeddings; computes in float16.",
-        "codebook",
-        "float16",
-        *_codebook_options(),
-    ),
-}
-
-# coremltools has no data type of 5 or 7 bits.
-_CODEBOOK_BITS = (1, 2, 3, 4, 6, 8)
 _OPERATOR = re.compile(r"\w+\.\w+\.\w+")
 _FOLLOWS = "follows lower_full_graph and minimum_deployment_target"
 
@@ -216,11 +50,11 @@ class CoreMLProvider(RecipeProvider):
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
         """Every member of `CoreMLRecipeType`."""
-        return list(_RECIPES)
+        return list(RECIPES)
 
     def describe(self, recipe_type: RecipeType) -> RecipeInfo:
         """What a recipe type does, and every option that it takes."""
-        return _RECIPES[recipe_type]
+        return RECIPES[recipe_type]
 
     def availability(self) -> Availability:
         """Core ML models are made where coremltools has wheels; only Apple's systems run them."""
@@ -419,9 +253,9 @@ def _settle_skipped(recipe_type: CoreMLRecipeType, skipped: OptionValue) -> Opti
 
 
 def _check_codebook(recipe_type: CoreMLRecipeType, bits: int, block_size: tuple[int, ...]) -> None:
-    if bits not in _CODEBOOK_BITS:
+    if bits not in CODEBOOK_BITS:
         raise OptionError(
-            f"Recipe {recipe_type.id}: Option 'bits' must be one of {', '.join(map(str, _CODEBOOK_BITS))}, the widths "
+            f"Recipe {recipe_type.id}: Option 'bits' must be one of {', '.join(map(str, CODEBOOK_BITS))}, the widths "
             f"that Core ML has; got {bits}."
         )
     if len(block_size) != 2 or 0 in block_size:

@@ -1,0 +1,92 @@
+"""What commands share: exit codes, options that several take, the registry, and how an error is printed."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from recipes.common import ExportError, RecipesError
+
+if TYPE_CHECKING:
+    from recipes.registry import Registry
+
+FAILED = 1
+"""Exit code: an export failed, or recipes itself did, or something needs mending."""
+WRONG_USE = 2
+"""Exit code: what was asked for cannot be done; nothing was written."""
+INTERRUPTED = 130
+"""Exit code: Ctrl-C, as shells report it."""
+
+_DEBUG = "recipes.debug"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _switch_debug_on(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta[_DEBUG] = True  # shared by the group and its commands
+
+
+def is_debug(context: click.Context) -> bool:
+    """Whether tracebacks are shown, and what libraries print is let through."""
+    return bool(context.meta.get(_DEBUG))
+
+
+def debug_option(command: _Command) -> _Command:
+    """`--debug`, which the group takes and each of its commands."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        envvar="RECIPES_DEBUG",
+        callback=_switch_debug_on,
+        help="Show tracebacks, and all that the libraries print. Also: RECIPES_DEBUG=1.",
+    )(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """`--json`, as `as_json`; the keys are in the help of the command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with the keys listed below.")(command)
+
+
+def values_option(command: _Command) -> _Command:
+    """`-O name=value`, as `given`, for `recipes.cli.options` to read."""
+    return click.option(
+        "-O",
+        "--option",
+        "given",
+        multiple=True,
+        metavar="[BACKEND.]NAME=VALUE",
+        help="Set an option, for every component that takes it or for one backend. May be repeated.",
+    )(command)
+
+
+def print_error(error: BaseException, debug: bool, prefix: str = "") -> None:
+    """Print an error as one block on stderr: with `debug` its traceback, else its text and the way out."""
+    if debug:
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    # The text of our own errors is written to be read alone. Another's needs its type to mean anything.
+    text = str(error) if isinstance(error, RecipesError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    if not debug and (isinstance(error, ExportError) or not isinstance(error, RecipesError)):
+        text += "\nRun again with --debug for the traceback."
+    click.echo(f"Error: {prefix}{text}", err=True)
+
+
+def unscanned_registry(context: click.Context) -> Registry:
+    """The registry, before anything is known of the plugins."""
+    from recipes.registry import Registry, default_registry
+
+    return context.obj if isinstance(context.obj, Registry) else default_registry()
+
+
+def scanned_registry(context: click.Context) -> Registry:
+    """The registry, with the plugins imported: what a command asks it next prints nothing of theirs."""
+    registry = unscanned_registry(context)
+    with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no part of our answer
+        registry.list_plugins()
+    return registry

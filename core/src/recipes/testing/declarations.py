@@ -1,0 +1,75 @@
+"""What an option's declaration says: what is wrong with it, and values to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from recipes.common import OptionError
+from recipes.plugins import Option, RecipeInfo, RecipeProvider, RecipeType
+
+
+def text(info: RecipeInfo, name: str) -> str:
+    """What an attribute says, or an empty string where it is no text."""
+    value = getattr(info, name)
+    return value.strip() if isinstance(value, str) else ""
+
+
+def faults(option: Option) -> Iterator[str]:
+    """What is wrong with the declaration of an option."""
+    if not option.name.isidentifier():
+        yield "is not called by a Python identifier"
+    if not option.help.strip():
+        yield "has no help"
+    if option.type != "str" and (option.choices or option.aliases or option.toolchain_enum):
+        yield f"has choices, aliases or a toolchain_enum, which are for str, and is {option.type}"
+    if option.aliases and not option.choices:
+        yield "has aliases and no choices"
+    stray = [alias for alias, choice in option.aliases.items() if choice not in option.choices]
+    if option.choices and stray:
+        yield f"has aliases that stand for no choice: {', '.join(stray)}"
+    if len(set(option.choices)) < len(option.choices):
+        yield "has the same choice twice"
+    if option.minimum is not None and option.maximum is not None and option.minimum > option.maximum:
+        yield f"has a minimum of {option.minimum:g} above its maximum of {option.maximum:g}"
+    if option.required and option.default is not None:
+        yield "is required and has a default"
+    if not option.required:
+        try:
+            option.parse(option.default)
+        except OptionError as error:
+            yield f"has a default that it does not allow: {error}"
+
+
+def refusal(provider: RecipeProvider, recipe_type: RecipeType, given: Mapping[str, Any]) -> str:
+    """Why options do not resolve, or an empty string."""
+    try:
+        provider.resolve_options(recipe_type, given)
+    except OptionError as error:
+        return str(error)
+    return ""
+
+
+def _chooses_all(*arguments: Any) -> bool:
+    return True
+
+
+def values(option: Option) -> list[Any]:
+    """Values around an option's default and bounds, or its choices; not all of them need be allowed."""
+    if option.choices:
+        return list(option.choices)
+    if option.type == "bool":
+        return [True, False]
+    if option.type == "callable":
+        return [_chooses_all]
+    if option.type in ("str", "strs"):
+        return ["other"] if option.type == "str" else [["other"]]
+    step = option.multiple_of or 1
+    start = option.default if isinstance(option.default, int | float) else option.minimum or 0
+    numbers = [start + step, start - step, start * 2, option.minimum, option.maximum]
+    if option.type == "float":
+        numbers += [start + 0.5, start / 2]
+    else:
+        numbers = [int(number) for number in numbers if number is not None]
+    allowed = [number for number in numbers if number is not None]
+    return [[number] for number in allowed] if option.type == "ints" else allowed

@@ -1,0 +1,37 @@
+"""How a test of the kit fails: with what is wrong and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from recipes.common import OptionError
+
+
+def fail_for(problems: Sequence[str], advice: str) -> None:
+    """Fail with what is wrong and what to do, if anything is wrong; a traceback into the kit would help nobody."""
+    if problems:
+        text = "\n".join(f"{problem.rstrip('.')}." for problem in problems)
+        pytest.fail(f"{text}\n{advice}", pytrace=False)
+
+
+def must_refuse(call: Callable[[], Any], names: str, what: str, advice: str) -> None:
+    """Fail unless a call ends with an OptionError that names what is wrong.
+
+    Args:
+        call: What is called.
+        names: What the error must name.
+        what: The call, in words.
+        advice: What to do where it does otherwise.
+    """
+    try:
+        call()
+    except OptionError as error:
+        if names not in str(error):
+            fail_for([f"{what} is refused with an error that does not name {names!r}: {error}"], advice)
+    except Exception as error:
+        fail_for([f"{what} ends with {type(error).__name__}, and must with OptionError: {error}"], advice)
+    else:
+        fail_for([f"{what} is taken without a word, and must be refused with OptionError"], advice)
