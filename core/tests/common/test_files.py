@@ -74,7 +74,7 @@ def test_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "model.pte"
     target.write_bytes(b"old")
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom recipes.files import write_atomically\n"
+        "import sys, time\nfrom pathlib import Path\nfrom recipes.common.files import write_atomically\n"
         "def slow(file):\n    file.write(b'x' * 100000); file.flush(); print('half', flush=True); time.sleep(60)\n"
         "write_atomically({Path(sys.argv[1]): slow})\n"
     )
@@ -91,7 +91,7 @@ def test_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
 SAVE_PAIRS = """
 import itertools, os, signal, sys, time
 from pathlib import Path
-from recipes.files import write_atomically
+from recipes.common.files import write_atomically
 
 folder, fatal = Path(sys.argv[1]), int(sys.argv[2])
 calls = itertools.count()
