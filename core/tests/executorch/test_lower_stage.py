@@ -126,7 +126,7 @@ def test_a_refused_op_goes_elsewhere_and_is_named_with_its_line_and_the_compiler
     assert fallback.reason.startswith("RuntimeError: no rule for")
     assert "page of text" not in fallback.reason
     assert fallback.source_line.endswith(" in forward")
-    assert "test_fallback.py:" in fallback.source_line
+    assert "test_lower_stage.py:" in fallback.source_line
     assert delegates(session) == 2
     assert any(finding.code == "fallback" for finding in session.findings)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.export.dynamic_shapes import _DimHint
 from torch.utils._sympy.numbers import int_oo
 
 from recipes.arguments.samples import Sample, bind, signature_of
@@ -25,14 +27,39 @@ def shapes_by_method(
     if by_method and len(models) == 1 and set(dynamic_shapes) <= set(next(iter(parameters.values()))):
         by_method = False  # a parameter that is called like the method
     if by_method:
-        return {m: _method_shapes(s, m, parameters[m]) for m, s in dynamic_shapes.items() if s is not None}
+        return {
+            m: _method_shapes(_grouped(s, models[m], samples[m][0]), m, parameters[m])
+            for m, s in dynamic_shapes.items()
+            if s is not None
+        }
     if len(models) > 1:
         raise ArgumentError(
             f"A model with the methods {', '.join(models)} needs dynamic_shapes as a dict by method, not "
             f"{dynamic_shapes!r}."
         )
     (method,) = models
-    return {method: _method_shapes(dynamic_shapes, method, parameters[method])}
+    grouped = _grouped(dynamic_shapes, models[method], samples[method][0])
+    return {method: _method_shapes(grouped, method, parameters[method])}
+
+
+def _grouped(shapes: Any, model: Any, sample: Sample) -> Any:
+    """Shapes in which those of `*args` stand together, as `torch.export` wants them; they may be given one by one."""
+    signature = signature_of(model)
+    kinds = [parameter.kind for parameter in signature.parameters.values()] if signature is not None else []
+    if inspect.Parameter.VAR_POSITIONAL not in kinds or not isinstance(shapes, tuple | list):
+        return shapes
+    first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    stands_together = len(shapes) == first + 1 and _is_of_several(shapes[first], len(sample) - first)
+    if stands_together or len(shapes) != len(sample):
+        return shapes
+    return (*shapes[:first], tuple(shapes[first:]))
+
+
+def _is_of_several(shapes: Any, count: int) -> bool:
+    """Whether there is an entry for each of several arguments, rather than one for each dimension of a tensor."""
+    if not isinstance(shapes, tuple | list) or len(shapes) != count:
+        return False
+    return all(entry is None or isinstance(entry, dict | tuple | list) for entry in shapes)
 
 
 def check_shapes(shapes: Mapping[str, Any], models: Mapping[str, Any], samples: Mapping[str, list[Sample]]) -> None:
@@ -83,5 +110,6 @@ def _check_dimensions(method: str, name: str, spec: Any, value: Any) -> None:
                 f"dynamic_shapes gives dimension {axis!r} of {name!r} in method {method!r}, which has "
                 f"{value.dim()} dimensions: 0 to {value.dim() - 1}."
             )
-        if getattr(dimension, "max", 0) == int_oo:
+        # What torch.export decides (`Dim.AUTO`, `Dim.DYNAMIC`) may get its end from another argument.
+        if not isinstance(dimension, _DimHint) and getattr(dimension, "max", 0) == int_oo:
             raise ArgumentError(unbounded(f"dimension {axis} of {name!r} in method {method!r}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
@@ -49,11 +50,7 @@ def range_ends(
         result.not_run.append(f"Method {method!r}, ends of ranges: its inputs could not be matched with the example.")
         return
     shapes = [v.shape if isinstance(v, torch.Tensor) else () for v in inputs]
-    sizes: dict[Any, int] = {}
-    for shape, leaf in zip(shapes, leaves, strict=True):
-        for dim, length in enumerate(shape):
-            if isinstance(length, torch.SymInt) and length.node.expr.is_symbol:
-                sizes[length.node.expr] = int(leaf.shape[dim])
+    sizes = _sizes_of_symbols(shapes, leaves)
     for symbol in sizes:
         bounds = program.range_constraints[symbol]
         for end in (bounds.lower, bounds.upper):
@@ -66,6 +63,21 @@ def range_ends(
                 for shape, leaf in zip(shapes, leaves, strict=True)
             ]
             yield Sample(f"{symbol}={int(end)}", tuple(tree_unflatten(resized, structure)))
+
+
+def _sizes_of_symbols(shapes: Sequence[Sequence[Any]], leaves: Sequence[Any]) -> dict[Any, int]:
+    """What each symbol is in the example; one that only occurs in a derived size, such as `8*s + 1`, is solved for."""
+    sizes: dict[Any, int] = {}
+    for shape, leaf in zip(shapes, leaves, strict=True):
+        for dim, length in enumerate(shape):
+            expression = length.node.expr if isinstance(length, torch.SymInt) else None
+            if expression is None or len(expression.free_symbols) != 1:
+                continue
+            (symbol,) = expression.free_symbols
+            solutions = sympy.solve(expression - int(leaf.shape[dim]), symbol)
+            if len(solutions) == 1 and solutions[0].is_Integer:
+                sizes[symbol] = int(solutions[0])
+    return sizes
 
 
 def _length(length: Any, values: Mapping[Any, int]) -> int:

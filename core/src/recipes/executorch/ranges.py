@@ -40,7 +40,8 @@ def keeping_ranges(programs: Collection[ExportedProgram]) -> Iterator[None]:
         programs: What is worked on. Where sizes depend on data, torch's checks on these are guards too, which the
             passes need; there the ranges that were narrowed before are put back instead.
     """
-    symbols = {symbol for program in programs for symbol in program.range_constraints}
+    # A derived size, such as twice another one, has a range of its own under its expression.
+    symbols = {symbol for program in programs for expr in program.range_constraints for symbol in expr.free_symbols}
     if any(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)) for symbol in symbols):
         for program in programs:
             _restore(program)
@@ -64,5 +65,5 @@ def unbounded(what: str) -> str:
     """What to say of a dynamic size that has no end."""
     return (
         f"The dynamic {what} has no upper bound, and ExecuTorch plans memory for the largest size: give one, such as "
-        "torch.export.Dim('batch', min=1, max=64)."
+        "torch.export.Dim('batch', min=1, max=64), or torch.export.Dim.AUTO(min=1, max=64)."
     )
