@@ -14,7 +14,7 @@ from recipes.recipe import ExportRecipe
 
 
 def calibrates(recipe: executorch.export.ExportRecipe) -> bool:
-    """Whether a recipe measures ranges on samples, so that `calibration_inputs` are of use to it."""
+    """Whether a recipe measures ranges on samples, so that it uses `calibration_inputs`."""
     quantization = recipe.quantization_recipe
     return quantization is not None and bool(quantization.quantizers) and not quantization.is_qat
 

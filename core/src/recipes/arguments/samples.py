@@ -63,7 +63,7 @@ def _method_samples(value: Any, what: str) -> list[Sample]:
 
 
 def signature_of(model: Any) -> inspect.Signature | None:
-    """The parameters of forward, or None where they cannot be told (an ExportedProgram has its own)."""
+    """The parameters of forward, or None where they are unknown (an ExportedProgram has its own)."""
     if isinstance(model, ExportedProgram):
         return None
     try:
@@ -73,7 +73,7 @@ def signature_of(model: Any) -> inspect.Signature | None:
 
 
 def bind(method: str, model: Any, sample: Sequence[Any], what: str) -> list[str]:
-    """The parameters that a sample fills, in order; refuses one that does not fit."""
+    """Return the parameters that a sample fills, in order; raise where it does not fit."""
     signature = signature_of(model)
     if signature is None:
         return []

@@ -23,7 +23,7 @@ def shapes_by_method(
     parameters = {method: bind(method, model, samples[method][0], "") for method, model in models.items()}
     by_method = isinstance(dynamic_shapes, dict) and bool(dynamic_shapes) and set(dynamic_shapes) <= set(models)
     if by_method and len(models) == 1 and set(dynamic_shapes) <= set(next(iter(parameters.values()))):
-        by_method = False  # a parameter that is called like the method
+        by_method = False  # a parameter with the name of the method
     if by_method:
         return {m: _method_shapes(s, m, parameters[m]) for m, s in dynamic_shapes.items() if s is not None}
     if len(models) > 1:
@@ -45,7 +45,7 @@ def check_shapes(shapes: Mapping[str, Any], models: Mapping[str, Any], samples: 
 
 
 def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
-    """One entry for each parameter, in order, as `torch.export` takes it for any name of theirs."""
+    """One entry for each parameter, in order: `torch.export` accepts that whatever the parameters' names."""
     if isinstance(shapes, dict):
         for name in shapes:
             if parameters and name not in parameters:
@@ -70,7 +70,7 @@ def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
 
 
 def _check_dimensions(method: str, name: str, spec: Any, value: Any) -> None:
-    """Refuse a dynamic dimension that a tensor does not have, or that has no end."""
+    """Refuse a dynamic dimension that a tensor does not have, or that has no upper bound."""
     if isinstance(value, list | tuple) and isinstance(spec, list | tuple) and len(spec) == len(value):
         for index, (inner, item) in enumerate(zip(spec, value, strict=True)):
             _check_dimensions(method, f"{name}[{index}]", inner, item)

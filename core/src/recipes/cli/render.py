@@ -1,4 +1,4 @@
-"""What people see on stdout: tables and pages, in whatever width there is, coloured only on a terminal."""
+"""The text on stdout: tables and pages that fit the width of the terminal, coloured only on a terminal."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _STYLES = {
 
 
 def _console() -> Console:
-    # Plugins' words may hold [brackets] and :colons:; they are printed as they are.
+    # Texts from plugins may contain [brackets] and :colons:; they are printed unchanged.
     return Console(markup=False, emoji=False, highlight=False)
 
 
 def _table(*headers: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, header in enumerate(headers):
-        # The first column is what people copy: it is never broken or cut.
+        # People copy the first column, so it is never wrapped or cut.
         table.add_column(header, no_wrap=number == 0, min_width=len(header), overflow="fold")
     return table
 
@@ -49,7 +49,7 @@ def _indented(text: Text, columns: int) -> Padding:
 
 
 def _print_hint(console: Console, hint: str, columns: int) -> None:
-    """Print what mends something; never broken into lines, since it is mostly a command to copy."""
+    """Print a hint; it is never wrapped, since it is usually a command to copy."""
     console.print(Text(" " * columns + f"-> {hint}", style="bold"), soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def _state(state: str) -> Text:
 
 
 def _explain(console: Console, reasons: Iterable[tuple[str, str, str]]) -> None:
-    """Below a table, why rows are not as they should be; rows with one reason share it."""
+    """Explain below a table why rows are not as they should be; rows with the same reason share one text."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, reason, hint in reasons:
         if reason:
@@ -101,7 +101,7 @@ def _components(components: Sequence[TargetComponent]) -> Text:
 
 
 def target_in_full(target: Record) -> None:
-    """Print a target's page, from what `records.of_target_in_full` gives."""
+    """Print a target's page, from what `records.of_target_in_full` returns."""
     console = _console()
     console.print(Text(target["name"], style="bold") + "  " + _state(target["state"]))
     if target["summary"]:
@@ -187,7 +187,7 @@ def _explain_backends(console: Console, rows: Sequence[Plugin]) -> None:
 
 
 def diagnosis(found: Diagnosis) -> None:
-    """Print what is installed, what works of it, and at the end what is wrong."""
+    """Print what is installed, which parts work, and at the end what is wrong."""
     console = _console()
     console.print(f"Python {found.python} on {found.platform}\n{found.executable}\n", soft_wrap=True)
     table = _table("Distribution", "Version")

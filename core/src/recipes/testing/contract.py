@@ -118,7 +118,7 @@ class Contract(Subject):
 
 
 def _building(provider: RecipeProvider, built: list[RecipeType] | None) -> Any:
-    """Has build_recipe only write down that it was called; with None, say so instead."""
+    """Replace build_recipe: it only records its calls in `built`, if there is one."""
 
     def instead(self: RecipeProvider, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> None:
         if built is not None:

@@ -1,4 +1,4 @@
-"""What an option's declaration says: what is wrong with it, and values to try."""
+"""Check the declaration of an option, and derive values to try from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipes.plugins import Option, RecipeInfo, RecipeProvider, RecipeType
 
 
 def text(info: RecipeInfo, name: str) -> str:
-    """What an attribute says, or an empty string where it is no text."""
+    """The text of an attribute, or an empty string where it is not text."""
     value = getattr(info, name)
     return value.strip() if isinstance(value, str) else ""
 
@@ -55,7 +55,7 @@ def _chooses_all(*arguments: Any) -> bool:
 
 
 def values(option: Option) -> list[Any]:
-    """Values around an option's default and bounds, or its choices; not all of them need be allowed."""
+    """Values around an option's default and bounds, or its choices; some of them may not be allowed."""
     if option.choices:
         return list(option.choices)
     if option.type == "bool":

@@ -1,4 +1,4 @@
-"""Degradation: what is absent is told."""
+"""Degradation: a plugin reports what is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recipes.testing.subject import Subject
 
 
 class Degradation(Subject):
-    """Tests of what is told where something is absent."""
+    """Tests of what a plugin reports when something is missing."""
 
     def test_without_torch_everything_is_listed_with_the_reason(self) -> None:
         self._tell_absence((*HEAVY, *self.toolchain))
@@ -36,7 +36,7 @@ class Degradation(Subject):
         problems = []
         for backend, was in usual["availability"].items():
             if not was["available"]:
-                continue  # the host is at fault, with or without the toolchain
+                continue  # the host cannot lower, with or without the toolchain
             now = found["availability"][backend]
             told = f"{without}: availability() of backend {backend!r}"
             if now["available"]:

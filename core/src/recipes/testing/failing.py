@@ -1,4 +1,4 @@
-"""How a test of the kit fails: with what is wrong and what to do."""
+"""How a conformance test fails: with what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipes.common import OptionError
 
 
 def fail_for(problems: Sequence[str], advice: str) -> None:
-    """Fail with what is wrong and what to do, if anything is wrong; a traceback into the kit would help nobody."""
+    """Fail with what is wrong and what to do, if anything is wrong; a traceback into these tests would not help."""
     if problems:
         text = "\n".join(f"{problem.rstrip('.')}." for problem in problems)
         pytest.fail(f"{text}\n{advice}", pytrace=False)
@@ -24,7 +24,7 @@ def must_refuse(call: Callable[[], Any], names: str, what: str, advice: str) -> 
         call: What is called.
         names: What the error must name.
         what: The call, in words.
-        advice: What to do where it does otherwise.
+        advice: What to do if it does not.
     """
     try:
         call()

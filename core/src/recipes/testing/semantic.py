@@ -1,4 +1,4 @@
-"""Semantic: what recipes make; it needs torch and the toolchain."""
+"""Semantic: what recipes produce; these tests need torch and the toolchain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.testing.subject import Subject
 
 
 class Semantic(Subject):
-    """Tests of what recipes make."""
+    """Tests of what recipes produce."""
 
     def test_recipe_exports(self, recipe: str) -> None:
         provider, recipe_type = self._can_export(recipe)
@@ -103,11 +103,11 @@ def _needs_torch() -> None:
 
 
 def _delegates(model: Any, samples: Sequence[tuple[Any, ...]], recipe: Any) -> list[str]:
-    """Export, and give the ids of the delegates in the program."""
+    """Export, and return the ids of the delegates in the program."""
     from recipes.lowering import export
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a small model on few samples there is much to say
+        warnings.simplefilter("ignore")  # a small model with few samples causes many warnings
         session = export(model, recipe, list(samples))
     plans = session.get_executorch_program().execution_plan
     return [delegate.id for plan in plans for delegate in plan.delegates]

@@ -1,4 +1,4 @@
-"""Static: what can be read off."""
+"""Static: what can be checked without making a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UPPER_BOUNDS = {"~=", "<", "<=", "==", "==="}
 
 
 class Static(Subject):
-    """Tests of what can be read off."""
+    """Tests of what can be checked without making a recipe."""
 
     def test_expected_failures_name_tests(self) -> None:
         known = set()

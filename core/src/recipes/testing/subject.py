@@ -1,4 +1,4 @@
-"""The plugin under test: what it may say of itself, and how tests are made of it."""
+"""The plugin under test: what its tests can configure, and how tests are generated for it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from recipes.testing.installed import HEAVY, PROBE, ask, load
 
 
 class Subject:
-    """A plugin, and what the tests of every kind ask about it; `PluginConformance` tells of the attributes."""
+    """A plugin, and what the tests of every kind ask about it; `PluginConformance` documents the attributes."""
 
     plugin: str = ""
     toolchain: tuple[str, ...] = ()
     delegates: Mapping[str, str | None] = {}
     expected_failures: Mapping[str, str] = {}
 
-    # What a plugin may say of itself.
+    # What the tests of a plugin may override.
 
     def model_for(self, recipe_type: RecipeType) -> tuple[Any, Sequence[tuple[Any, ...]]]:
         """A small model that the recipe can lower, and samples to export and calibrate it with.
@@ -63,7 +63,7 @@ class Subject:
         """
         return values(option)
 
-    # How the tests are made.
+    # How the tests are generated.
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make a test for each recipe, target or module."""
@@ -130,7 +130,7 @@ class Subject:
         return next(profile for profile in self._row().targets if profile.name == target)
 
     def _probe(self, *, absent: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What a fresh interpreter tells of the plugin: with every toolchain present, or some modules absent."""
+        """What a fresh interpreter reports about the plugin: with every toolchain present, or some modules absent."""
         options = {}
         for provider in self._row().providers:
             for recipe_type in provider.get_supported_recipes():

@@ -1,4 +1,4 @@
-"""What is installed, what works of it, and what needs a person: the facts of `recipes doctor`."""
+"""What is installed, which parts work, and what must be fixed: the facts for `recipes doctor`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 SLOW = 1.0
-"""Seconds; a plugin that takes longer to list keeps everybody waiting, whatever they list."""
+"""Seconds; a plugin that takes longer to list slows down every listing."""
 
 _DISTRIBUTIONS = ("recipes-core", "executorch", "torch", "torchao")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is installed and what works of it.
+    """What is installed and which parts work.
 
     Args:
         python: The version of Python.
-        executable: Where it is.
+        executable: The path of Python.
         platform: The system and the machine, as Python names them.
         distributions: The version of each distribution that matters here; None where it is not installed.
         plugins: A row for each plugin, whatever its state.
         runtime: What this host can execute.
         targets: The targets that are not ready, with what each needs.
-        findings: What is wrong. Those of level `error` need a person: a plugin or a variable must be changed.
-            Those of level `warning` may be as they should on this machine.
+        findings: What is wrong. Findings of level `error` must be fixed: a plugin or a variable must be changed.
+            Findings of level `warning` may be intended on this machine.
     """
 
     python: str
@@ -58,15 +58,15 @@ class Diagnosis:
 
 
 def diagnose(registry: Registry, plugin: str | None = None, tell: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Look at everything that is installed, or at one plugin.
+    """Check everything that is installed, or one plugin.
 
     Args:
-        registry: The plugins to look at. `RECIPES_STRICT` raises nothing here.
-        plugin: The name of the plugin to look at; None for all.
-        tell: Is told what is being done, before it takes seconds.
+        registry: The plugins to check. `RECIPES_STRICT` has no effect here.
+        plugin: The name of the plugin to check; None for all.
+        tell: Called with a text about the next step, before a step that takes seconds.
 
     Raises:
-        UnknownPluginError: No plugin has that name; says the nearest.
+        UnknownPluginError: No plugin has that name; the message says which name is nearest.
     """
     registry = registry.tolerant()
     with warnings.catch_warnings():
@@ -111,7 +111,7 @@ def _version(distribution: str) -> str | None:
         return importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:
         return None
-    except Exception:  # damaged metadata is what people come here for
+    except Exception:  # damaged metadata is what the doctor must report
         return "unreadable"
 
 

@@ -1,4 +1,4 @@
-"""Write a new plugin's project: files that work as they stand, to be changed into a vendor's own."""
+"""Write a new plugin's project: files that work unchanged, for a vendor to adapt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = (
     "tests/test_conformance.py",
     "tests/test_recipes.py",
 )
-"""Each is made from `template/<path>.template`; `package` stands for the import package."""
+"""The files of the project. Each is made from `template/<path>.template`; `package` stands for the import package."""
 
 
 def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> list[Path]:
@@ -41,14 +41,14 @@ def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> li
 
     Args:
         name: The backend's name and the plugin's: `acme`. The distribution is called `recipes-acme`.
-        out: The folder to write to. It is made; where it exists, it must be empty.
-        registry: Whose plugins and backends have names that are taken.
+        out: The folder to write to. It is created; if it exists, it must be empty.
+        registry: The registry whose plugins and backends have names that are taken.
 
     Returns:
         The files written, relative to `out`.
 
     Raises:
-        ArgumentError: The name cannot be used, or there is something in `out`; nothing was written.
+        ArgumentError: The name cannot be used, or `out` is not empty; nothing was written.
         SaveError: A file could not be written.
     """
     _check_name(name, registry)
@@ -131,7 +131,7 @@ def _owner(name: str, registry: Registry) -> str:
 
 
 def _check_empty(folder: Path) -> None:
-    """Refuse a folder in which something would be overwritten or mixed with what is there."""
+    """Refuse a folder in which files would be overwritten or mixed with other files."""
     if folder.is_dir():
         found = sorted(path.name for path in folder.iterdir())
         if found:
