@@ -94,9 +94,9 @@ class Registry(Catalog):
             defaults = [target.name for target in self._scan.targets.values() if target.os == os and target.default]
             if len(defaults) != 1:
                 names = [target.name for target in self._scan.targets.values() if target.os == os]
-                which = "several defaults: " + ", ".join(defaults) if defaults else "no default"
+                which = f"several default targets, {', '.join(defaults)}," if defaults else "no default target"
                 raise UnknownTargetError(
-                    f"There is {which} for {os}; name a target."
+                    f"The installed plugins declare {which} for {os}; name a target."
                     + (
                         f" Targets for {os}: {', '.join(names)}."
                         if names

@@ -95,7 +95,11 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "too few inputs": ((Two(), RECIPE, (X,)), {}, "has 1 argument .*missing a required argument: 'y'"),
     "too many inputs": ((One(), RECIPE, (X, Y)), {}, "has 2 arguments"),
     "a second sample that does not fit": ((One(), RECIPE, [(X,), (X, Y)]), {}, r"example_inputs\[1\] does not fit"),
-    "inputs by argument name": ((Two(), RECIPE, {"x": X, "y": Y}), {}, "'x', 'y' is none; methods: forward"),
+    "inputs by argument name": (
+        (Two(), RECIPE, {"x": X, "y": Y}),
+        {},
+        "must have methods as keys, not 'x', 'y'; methods: forward",
+    ),
     "a class for a model": ((One, RECIPE, X), {}, "Give an instance, not the class"),
     "a function for a model": ((lambda x: x, RECIPE, X), {}, "model is a function; it must be"),
     "no methods": (({}, RECIPE, X), {}, "model is an empty dict"),

@@ -136,4 +136,4 @@ def _refuse_swapped(model: Any, recipe: Any, example_inputs: Any) -> None:
     if _like_inputs(model) and isinstance(recipe, torch.nn.Module | ExportedProgram):
         raise ArgumentError(f"model and example inputs are swapped; write {USAGE}.")
     if _like_inputs(recipe):
-        raise ArgumentError(f"The second argument is the recipe, and these are example inputs; write {USAGE}.")
+        raise ArgumentError(f"The second argument must be the recipe, but it holds example inputs; write {USAGE}.")

@@ -27,8 +27,8 @@ def samples_by_method(example_inputs: Any, models: Mapping[str, Any], kind: str)
         missing = [method for method in models if method not in example_inputs]
         if unknown:
             raise ArgumentError(
-                f"A dict of example_inputs gives them by method, and {', '.join(map(repr, unknown))} is none; "
-                f"methods: {', '.join(models)}. Arguments of forward are given in order, as a tuple."
+                f"A dict of example_inputs must have methods as keys, not {', '.join(map(repr, unknown))}; "
+                f"methods: {', '.join(models)}. Give the arguments of forward in order, as a tuple."
             )
         if missing and kind != "ExportedProgram":
             raise ArgumentError(f"example_inputs has nothing for the method {', '.join(map(repr, missing))}.")
@@ -57,7 +57,7 @@ def _method_samples(value: Any, what: str) -> list[Sample]:
         if not isinstance(sample, tuple):
             raise ArgumentError(
                 f"{what}[{index}] is a {type(sample).__name__}; a list holds one tuple for each sample: [(x, y), ...]. "
-                "Arguments of one sample are a tuple: (x, y)."
+                "Give the arguments of one sample as a tuple: (x, y)."
             )
     return list(value)
 

@@ -19,7 +19,7 @@ def shapes_by_method(
     if dynamic_shapes is None:
         return {}
     if kind == "ExportedProgram":
-        raise ArgumentError("dynamic_shapes have no use here: an ExportedProgram keeps the shapes of its capture.")
+        raise ArgumentError("dynamic_shapes cannot be used here: an ExportedProgram keeps the shapes of its capture.")
     parameters = {method: bind(method, model, samples[method][0], "") for method, model in models.items()}
     by_method = isinstance(dynamic_shapes, dict) and bool(dynamic_shapes) and set(dynamic_shapes) <= set(models)
     if by_method and len(models) == 1 and set(dynamic_shapes) <= set(next(iter(parameters.values()))):
@@ -50,7 +50,7 @@ def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
         for name in shapes:
             if parameters and name not in parameters:
                 raise ArgumentError(
-                    f"dynamic_shapes names {name!r}, which is no argument of method {method!r}."
+                    f"dynamic_shapes names {name!r}, which is not an argument of method {method!r}."
                     f"{did_you_mean(str(name), parameters)} Arguments: {', '.join(parameters)}."
                 )
         return tuple(shapes.get(name) for name in parameters) if parameters else shapes

@@ -55,12 +55,12 @@ def cli() -> None:
     """From a PyTorch model to a device, through whichever ExecuTorch plugins are installed.
 
     \b
-    See what can be built for, and build it:
+    List the targets, and export for one:
       recipes targets
       recipes export my_package.models:small --target TARGET -o model.pte
 
-    Exit codes: 0, all is well; 1, an export failed or something needs mending; 2, wrong use, nothing was
-    written; 130, interrupted.
+    Exit codes: 0, success; 1, an export failed or something must be fixed; 2, wrong use, nothing was written;
+    130, interrupted.
     """
 
 

@@ -63,8 +63,8 @@ def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
     elif Path(out).suffix and not out.endswith(_SEPARATORS) and not Path(out).is_dir():
         path = Path(out)
         raise ArgumentError(
-            f"OUT {out!r} is one file, and there are {len(targets)} targets: "
-            f"name a folder, or a file for each with '{path.with_name(f'{path.stem}-{_PLACEHOLDER}{path.suffix}')}'."
+            f"OUT {out!r} is one file, but there are {len(targets)} targets: "
+            f"give a folder, or a file for each with '{path.with_name(f'{path.stem}-{_PLACEHOLDER}{path.suffix}')}'."
         )
     else:
         files = {target: Path(out) / f"{target}.pte" for target in targets}

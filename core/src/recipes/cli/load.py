@@ -58,21 +58,20 @@ class ModelReference:
             return ModelReference(text, path)
         place, colon, factory = text.rpartition(":")
         if text.endswith(".py"):
-            raise ArgumentError(f"MODEL {text!r} names a file and no factory in it: {text}:factory")
+            raise ArgumentError(f"MODEL {text!r} names a file but no factory in it. Write {text}:factory.")
         if not colon or not all(part.isidentifier() for part in factory.split(".")):
-            raise ArgumentError(f"MODEL {text!r} has another form. {_FORMS}.")
+            raise ArgumentError(f"MODEL {text!r} is not valid. {_FORMS}.")
         if place.endswith(".py"):
             path = Path(place)
             _check_file(text, path)
             # A separate name, so that a file called json.py does not replace the module json.
             return ModelReference(text, path, f"recipes_model_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}", factory)
         if not all(part.isidentifier() for part in place.split(".")):
-            raise ArgumentError(f"MODEL {text!r} has another form: {place!r} is no module. {_FORMS}.")
+            raise ArgumentError(f"MODEL {text!r} is not valid: {place!r} is not a module name. {_FORMS}.")
         top = place.partition(".")[0]
         if top not in sys.modules and importlib.util.find_spec(top) is None:
             raise ArgumentError(
-                f"MODEL {text!r}: there is no module {top!r}. "
-                "The current folder and what is installed were looked through."
+                f"MODEL {text!r}: there is no module {top!r} in the current folder or among the installed packages."
             )
         return ModelReference(text, None, place, factory)
 
@@ -120,8 +119,8 @@ class ModelReference:
         torch = sys.modules.get("torch")
         if not callable(found) or (torch is not None and isinstance(found, torch.nn.Module)):
             raise ArgumentError(
-                f"MODEL {self.text!r} names a {type(found).__name__}; it must name a function that takes nothing "
-                "and returns (model, example_inputs)."
+                f"MODEL {self.text!r} names a {type(found).__name__}; it must name a function without parameters "
+                "that returns (model, example_inputs)."
             )
         return found
 
@@ -187,7 +186,7 @@ def _check_archive(path: Path) -> None:
     """A .pt2 file is a zip file; a truncated one has lost the table at its end."""
     if not zipfile.is_zipfile(path):
         raise ArgumentError(
-            f"MODEL '{path}' is not a program that torch.export.save has written, or it is damaged. "
+            f"MODEL '{path}' is damaged, or was not written with torch.export.save. "
             "Write it again with torch.export.save(torch.export.export(model, args), path)."
         )
 

@@ -86,7 +86,7 @@ def targets(shown: Sequence[Target], hidden: int) -> None:
         console.print(table)
         _explain(console, ((target.name, target.reason, target.hint) for target in shown))
     else:
-        console.print("No target can be built for here.")
+        console.print("This host can build for no target with the installed plugins.")
     if hidden:
         are = "is" if hidden == 1 else "are"
         console.print(f"\n{hidden} more {are} known but unavailable here: recipes targets --all")
@@ -118,7 +118,7 @@ def target_in_full(target: Record) -> None:
 
 def _print_component(console: Console, number: int, component: Record) -> None:
     required = "required" if component["required"] else "optional"
-    facts = f"  {component['role']}, {required}, put there by plugin {component['plugin']}"
+    facts = f"  {component['role']}, {required}, added by plugin {component['plugin']}"
     console.print(Text(f"{number}. ") + Text(component["recipe"], style="bold") + facts)
     if not component["available"]:
         console.print(_indented(Text(f"not available: {component['reason']}", style="red"), 3))
@@ -210,8 +210,8 @@ def diagnosis(found: Diagnosis) -> None:
     if not found.runtime.problem:
         console.print("\nBackends in ExecuTorch's runtime here:")
         for name, available in found.runtime.backends.items():
-            console.print(f"  {name}: {'says that it can execute' if available else 'cannot execute'}")
-        console.print("One that says so may still lack its vendor's libraries when it runs.")
+            console.print(f"  {name}: {'reports that it can execute' if available else 'cannot execute'}")
+        console.print("A backend that reports this may still lack its vendor's libraries at run time.")
     if found.targets:
         console.print("\nTargets that are not ready:")
         _explain(console, ((f"{t.name} ({t.state})", t.reason, t.hint) for t in found.targets))
@@ -219,4 +219,4 @@ def diagnosis(found: Diagnosis) -> None:
     for finding in found.findings:
         console.print(Text(str(finding), style=_STYLES[finding.level]), soft_wrap=True)
     if not found.needs_a_person:
-        console.print("Nothing needs mending.")
+        console.print("Nothing needs fixing.")

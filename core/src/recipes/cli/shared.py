@@ -45,7 +45,7 @@ def debug_option(command: _Command) -> _Command:
         expose_value=False,
         envvar="RECIPES_DEBUG",
         callback=_switch_debug_on,
-        help="Show tracebacks, and all that the libraries print. Also: RECIPES_DEBUG=1.",
+        help="Show tracebacks and all output of the libraries. Also: RECIPES_DEBUG=1.",
     )(command)
 
 

@@ -104,8 +104,9 @@ def finish_saving(path: Path) -> None:
             journal.unlink(missing_ok=True)
     except OSError as error:
         raise SaveError(
-            f"Saving {path} was cut short, and its new files cannot be moved into place ({error.strerror or error}). "
-            f"{journal.name} in its folder says which they are."
+            f"A save of {path} was interrupted, and its new files cannot be moved into place "
+            f"({error.strerror or error}). "
+            f"{journal.name} in the same folder lists them."
         ) from error
 
 

@@ -153,7 +153,7 @@ class Catalog:
             PluginError: The plugin that likely declares it is installed, but does not work.
         """
         if not isinstance(name, str):
-            raise ArgumentError(f"A target is named by a string, not by a {type(name).__name__}: {name!r}.")
+            raise ArgumentError(f"The name of a target must be a string, not a {type(name).__name__}: {name!r}.")
         target = self._scan.targets.get(name)
         if target is not None:
             return target
@@ -171,7 +171,7 @@ class Catalog:
             sure = package in known_plugin_packages()
             lines.append(f"It is {'' if sure else 'likely '}provided by {package}: pip install {package}")
         elif not accelerator:
-            lines.append("Target names read <os>-<arch>-<accelerator>-<precision>.")
+            lines.append("Target names have the form <os>-<arch>-<accelerator>-<precision>.")
         if not self._scan.plugins:
             lines.append(no_plugins())
         elif self._scan.targets:
@@ -197,7 +197,7 @@ class Catalog:
             wanted = f"{backend_of()}:{member.lower()}"
         else:
             raise UnknownRecipeError(
-                f"A recipe is a RecipeType or its id ('backend:name'), not a {type(recipe).__name__}: {recipe!r}."
+                f"A recipe must be a RecipeType or its id ('backend:name'), not a {type(recipe).__name__}: {recipe!r}."
             )
         name = wanted.partition(":")[0]
         clash = self._scan.clashes.get(("backend", name))

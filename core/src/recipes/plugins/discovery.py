@@ -43,7 +43,7 @@ def load_plugins(
 
     names = {*by_name, *(row.name for row in unreadable)}
     for variable, word in unknown_names(names, environ):
-        _warn_once(f"{variable} names {word!r}, which no installed plugin is called.{did_you_mean(word, names)}")
+        _warn_once(f"{variable} names {word!r}, but no installed plugin has that name.{did_you_mean(word, names)}")
     switched_off = _switched_off(names, environ)
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -158,7 +158,7 @@ def find_clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:
     return {
         (what, name): f"the {what} {name!r} is declared by "
         + " and by ".join(plugin.origin for plugin in declaring)
-        + ", so it is used from neither"
+        + ", so neither declaration is used"
         for (what, name), declaring in sorted(owners.items())
         if len(declaring) > 1
     }

@@ -140,7 +140,7 @@ def describe_error(error: BaseException) -> str:
     try:
         text = str(error).strip() or "no message"
     except Exception as own:
-        text = f"its text cannot be made, for that raises {type(own).__name__}"
+        text = f"its text is unknown, because str() raises {type(own).__name__}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     where = ""
     if frames and frames[-1].filename != __file__ and "pluggy" not in frames[-1].filename:
@@ -168,7 +168,7 @@ def _incompatibility(entry_point: importlib_metadata.EntryPoint) -> str:
         except importlib_metadata.PackageNotFoundError:
             continue  # if it is missing, availability() says how to install it
         if not requirement.specifier.contains(installed, prereleases=True):
-            reasons.append(f"it needs {name}{requirement.specifier}, and {name} {installed} is installed")
+            reasons.append(f"it needs {name}{requirement.specifier}, but {name} {installed} is installed")
     return "; ".join(reasons)
 
 

@@ -51,7 +51,7 @@ class RecipeInfo:
     Args:
         summary: One line.
         weights: The precision of weights: `float32`, `float16`, `int8`, `int4`.
-        activations: The precision of activations, likewise; `int8 dynamic` where ranges are measured at run time.
+        activations: The precision of activations, in the same way; `int8 dynamic` if ranges are measured at run time.
         needs_calibration: Whether representative inputs decide the result.
         options: Every option that the recipe takes.
         deployment_target: The lowest version of the operating system that can run the result, or an
@@ -98,12 +98,12 @@ class Availability:
         host = (platform.system(), platform.machine())
         if platforms and host not in platforms:
             works = ", ".join(" ".join(pair) for pair in platforms)
-            return Availability(False, f"works on {works}, and this is {' '.join(host)}")
+            return Availability(False, f"works on {works}, but this is {' '.join(host)}")
         if python_below is not None and sys.version_info >= python_below:
             limit = ".".join(map(str, python_below))
             return Availability(
                 False,
-                f"needs Python below {limit}, and this is {platform.python_version()}",
+                f"needs Python below {limit}, but this is {platform.python_version()}",
                 "use an older Python",
             )
         missing = {name: requirement for name, requirement in modules.items() if importlib.util.find_spec(name) is None}

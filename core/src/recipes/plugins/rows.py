@@ -72,7 +72,7 @@ class Plugin:
             return ""
         if self.state == "disabled":
             return f"Remove it from {DISABLE} or {ONLY} to use it."
-        return f"Mend or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
+        return f"Fix or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
 
     def unusable(self) -> PluginError:
         """The error to raise when this plugin is needed; it names the plugin, the stage, the reason and what to do."""

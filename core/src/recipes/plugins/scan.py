@@ -116,7 +116,7 @@ class Scan:
         if backend is None:
             bad = self.unusable_plugin(component.backend, component.distribution)
             if bad is not None:
-                return f"the {bad.origin} is {bad.state}: {bad.reason}", f"mend, switch on or reinstall {bad.name}"
+                return f"the {bad.origin} is {bad.state}: {bad.reason}", f"fix, switch on or reinstall {bad.name}"
             return f"{component.distribution} is not installed", f"pip install {component.distribution}"
         if backend.recipe_type(component.recipe) is None:
             known = [r.id for r in backend.recipes]
@@ -125,7 +125,7 @@ class Scan:
         if availability.available:
             return "", ""
         return (
-            availability.reason or f"the {backend.plugin.origin} says that it cannot lower here, and not why",
+            availability.reason or f"the {backend.plugin.origin} reports that it cannot lower here, without a reason",
             availability.hint,
         )
 

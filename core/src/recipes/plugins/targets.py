@@ -42,7 +42,7 @@ class Component:
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str) or not _RECIPE_ID.fullmatch(self.recipe):
-            raise ValueError(f"A component's recipe must read 'backend:name' in lower case, not {self.recipe!r}.")
+            raise ValueError(f"A component's recipe must be 'backend:name' in lower case, not {self.recipe!r}.")
         if self.role not in ("accelerator", "fallback"):
             raise ValueError(f"A component's role must be 'accelerator' or 'fallback', not {self.role!r}.")
         if not isinstance(self.options, Mapping):
@@ -74,13 +74,13 @@ class TargetProfile:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or split_target_name(self.name) is None:
-            raise ValueError(f"A target's name must read '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
+            raise ValueError(f"A target's name must be '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
         object.__setattr__(self, "components", tuple(self.components))
         if not self.components:
             raise ValueError(f"Target {self.name!r} has no components.")
         for component in self.components:
             if not isinstance(component, Component):
-                raise TypeError(f"Target {self.name!r} has the component {component!r}, which is no recipes.Component.")
+                raise TypeError(f"Target {self.name!r} has the component {component!r}, not a recipes.Component.")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class TargetComponent:
         plugin: The plugin that added it.
         available: Whether its recipe can be made here.
         reason: Why not.
-        hint: What mends it.
+        hint: How to fix it.
     """
 
     component: Component

@@ -247,7 +247,7 @@ class _Merger:
         managers = any(is_pass_manager(item) for vote in givers for _, item in vote.slot.elements)
         if managers and len(givers) > 1:
             advice = "A pass manager would replace the passes of the others; give its passes as a list instead."
-            self._conflict(path, "a pass manager stands next to pass lists in", givers, advice)
+            self._conflict(path, "a pass manager cannot be merged with pass lists in", givers, advice)
         return givers
 
     def _concatenate(self, path: str, votes: _Votes) -> Any:
@@ -255,7 +255,7 @@ class _Merger:
         by_method = [vote for vote in givers if isinstance(vote.value, dict)]
         if by_method and len(by_method) < len(givers):
             advice = "Write the list by method too: {'forward': [...]}."
-            self._conflict(path, "some have a list and some one list for each method in", givers, advice)
+            self._conflict(path, "some have one list and others a list for each method in", givers, advice)
             return None
         if by_method:
             methods: dict[str, list[Any]] = {}
@@ -325,7 +325,7 @@ class _Merger:
             losers = tuple(
                 (vote.label, describe(vote.value)) for vote in opinions if not same(vote.meaning, winner.meaning)
             )
-            reason = "an accelerator's opinion goes before a fallback's"
+            reason = "an accelerator's value takes precedence over a fallback's"
             self.decisions.append(Decision(path, winner.label, describe(winner.value), losers, reason))
         return self._settle(path, (standing or votes)[0], standing)
 
@@ -346,7 +346,7 @@ class _Merger:
         if legacy and len(quantizers) > 1:
             refuse(
                 "quantizers",
-                "one that is not a torchao PT2E quantizer works only alone.",
+                "a quantizer that is not a torchao PT2E quantizer works only alone.",
                 quantizers,
                 "Use quantizers derived from torchao.quantization.pt2e.quantizer.Quantizer.",
             )
@@ -354,7 +354,7 @@ class _Merger:
         if unfolded and len(unfolded) < len(quantizers):
             refuse(
                 "quantizers",
-                "some have fold_quantize=False and some have not, and conversion does the same for all weights.",
+                "some have fold_quantize=False and others do not, but conversion treats all weights the same.",
                 quantizers,
                 "Let one of the backends quantize, and take the float recipe of the other.",
             )
@@ -362,9 +362,9 @@ class _Merger:
         if unfiltered and len(configs) > 1:
             refuse(
                 "ao_quantization_configs",
-                "one without a filter_fn takes every linear layer, so it leaves none to another.",
+                "a config without a filter_fn takes every linear layer, so it leaves none to the others.",
                 configs,
-                "Give each config a filter_fn, and let no layer pass two of them.",
+                "Give each config a filter_fn, so that no layer passes two of them.",
             )
         elif unfiltered and quantizers:
             refuse(
@@ -372,5 +372,6 @@ class _Merger:
                 "a torchao config without a filter_fn takes every linear layer, and the PT2E quantizers would "
                 "quantize those again.",
                 [*unfiltered, *quantizers],
-                "Give the config a filter_fn that leaves layers to the quantizers, and keep these off the config's.",
+                "Give the config a filter_fn that leaves layers to the quantizers, and keep the quantizers off the "
+                "config's layers.",
             )

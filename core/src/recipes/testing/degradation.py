@@ -24,14 +24,14 @@ class Degradation(Subject):
     def _tell_absence(self, absent: tuple[str, ...], names: str = "") -> None:
         usual = self._probe()
         if usual["sprung"]:
-            pytest.skip("listing imports what it must not; the tests of that tell more")
+            pytest.skip("listing imports what it must not; see the tests of laziness")
         found = self._probe(absent=tuple(dict.fromkeys(absent)))
         without = f"without {', '.join(dict.fromkeys(absent))}"
         if found.get("failed") or found["state"] != usual["state"]:
             why = found.get("failed") or f"{found['reason']}\n{found['raised']}"
             fail_for(
                 [f"{without} the plugin cannot be listed: {why}"],
-                "Import the toolchain inside build_recipe, and have availability() say what is absent.",
+                "Import the toolchain inside build_recipe, and have availability() report what is missing.",
             )
         problems = []
         for backend, was in usual["availability"].items():
@@ -40,9 +40,9 @@ class Degradation(Subject):
             now = found["availability"][backend]
             told = f"{without}: availability() of backend {backend!r}"
             if now["available"]:
-                problems.append(f"{told} says that it is available")
+                problems.append(f"{told} reports that it is available")
             else:
-                problems += [f"{told} gives no {what}" for what in ("reason", "hint") if not now[what].strip()]
+                problems += [f"{told} returns no {what}" for what in ("reason", "hint") if not now[what].strip()]
                 if names and now["reason"] and names not in now["reason"] + now["hint"]:
                     problems.append(f"{told} does not name {names}: {now['reason']!r}")
         if not problems and not all(was["available"] for was in usual["availability"].values()):
@@ -53,7 +53,7 @@ class Degradation(Subject):
                 for name, row in found["targets"].items()
                 if row["state"] != "ready" and not row["reason"]
             ]
-        fail_for(problems, "List what the toolchain consists of: Availability.of_host(modules={'module': 'package'}).")
+        fail_for(problems, "List the toolchain's modules: Availability.of_host(modules={'module': 'package'}).")
 
 
 def _reasons(found: Mapping[str, Any]) -> str:

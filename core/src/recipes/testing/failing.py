@@ -32,6 +32,6 @@ def must_refuse(call: Callable[[], Any], names: str, what: str, advice: str) -> 
         if names not in str(error):
             fail_for([f"{what} is refused with an error that does not name {names!r}: {error}"], advice)
     except Exception as error:
-        fail_for([f"{what} ends with {type(error).__name__}, and must with OptionError: {error}"], advice)
+        fail_for([f"{what} raises {type(error).__name__}, but must raise OptionError: {error}"], advice)
     else:
-        fail_for([f"{what} is taken without a word, and must be refused with OptionError"], advice)
+        fail_for([f"{what} is accepted, but must be refused with OptionError"], advice)

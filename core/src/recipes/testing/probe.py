@@ -122,5 +122,5 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     answered = main(json.loads(sys.argv[1]))
-    # A line of its own: the plugin may have printed before.
+    # A separate line: the plugin may have printed before.
     print("\n" + json.dumps(answered))

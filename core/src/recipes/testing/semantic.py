@@ -29,17 +29,17 @@ class Semantic(Subject):
             f"delegates of {', '.join(sorted(set(made)))}" if made else "no delegate"
         )
         if promised is None and made:
-            pytest.fail(f"{found}, and delegates[{backend!r}] is None, which promises none.", pytrace=False)
+            pytest.fail(f"{found}, but delegates[{backend!r}] is None, which promises none.", pytrace=False)
         if promised == "" and not made:
             pytest.fail(
-                f"{found}. Give a model that the backend takes in model_for, or set delegates = {{{backend!r}: None}} "
-                "where it only gives kernels.",
+                f"{found}. Return a model that it takes from model_for, or set delegates = {{{backend!r}: None}} "
+                "if it only provides kernels.",
                 pytrace=False,
             )
         if promised and promised not in made:
             pytest.fail(
-                f"{found}, and delegates[{backend!r}] promises {promised}. Give a model that the backend takes in "
-                "model_for, or mend the partitioner.",
+                f"{found}, but delegates[{backend!r}] promises {promised}. Return a model that it takes from "
+                "model_for, or fix the partitioner.",
                 pytrace=False,
             )
 
@@ -61,12 +61,12 @@ class Semantic(Subject):
             made = _delegates(*self.model_for(recipe_type), combined)
         except Exception as error:
             fail_for([f"{what}: the export fails: {type(error).__name__}: {error}"], advice)
-        has = f"the program has delegates of {', '.join(made) or 'nobody'}"
+        has = f"the program has delegates of {', '.join(made) or 'no backend'}"
         other = ConformanceBackend.__name__
         if made.count(other) != 1:
-            fail_for([f"{what}: the other's delegate, {other}, is gone; {has}"], advice)
+            fail_for([f"{what}: the delegate of the other backend, {other}, is missing; {has}"], advice)
         elif not everything and self.delegates.get(provider.backend_name, "") is not None and set(made) == {other}:
-            fail_for([f"{what}: it takes nothing of what is left; {has}"], advice)
+            fail_for([f"{what}: it takes none of the operations that are left; {has}"], advice)
 
     def test_target_combines(self, target: str) -> None:
         _needs_torch()
@@ -85,7 +85,7 @@ class Semantic(Subject):
                 warnings.simplefilter("ignore", RecipesWarning)
                 registry.get_target_recipe(target, **options)
         except RecipesError as error:
-            pytest.fail(f"The recipes of the target {target} cannot be one: {error}", pytrace=False)
+            pytest.fail(f"The recipes of the target {target} cannot be merged: {error}", pytrace=False)
 
     def _can_export(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
         _needs_torch()

@@ -70,7 +70,7 @@ class Subject:
         for parameter in ("recipe", "target", "module"):
             if parameter in metafunc.fixturenames:
                 ids = self._ids(parameter)
-                why = f"the plugin {self.plugin!r} gives no {parameter} to test"
+                why = f"the plugin {self.plugin!r} has no {parameter} to test"
                 absent = [pytest.param("", marks=pytest.mark.skip(reason=why), id="none")]
                 metafunc.parametrize(parameter, ids or absent)
 
@@ -94,7 +94,7 @@ class Subject:
     def _row(self) -> Plugin:
         row = load(self.plugin)
         if row is None:
-            pytest.skip(f"no plugin {self.plugin!r} is installed; test_plugin_is_usable tells more")
+            pytest.skip(f"no plugin {self.plugin!r} is installed; see test_plugin_is_usable")
         return row
 
     def _made_by(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
@@ -107,13 +107,13 @@ class Subject:
 
     def _skip_for_faults(self, provider: RecipeProvider, recipe_type: RecipeType) -> None:
         if any(fault for option in provider.describe(recipe_type).options for fault in faults(option)):
-            pytest.skip("an option is declared wrongly; test_options_are_declared_well tells more")
+            pytest.skip("an option is declared wrongly; see test_options_are_declared_well")
 
     def _resolves(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
         provider, recipe_type = self._made_by(recipe)
         self._skip_for_faults(provider, recipe_type)
         if refusal(provider, recipe_type, self._options(recipe_type)):
-            pytest.skip("the options do not resolve; test_options_resolve tells more")
+            pytest.skip("the options do not resolve; see test_options_resolve")
         return provider, recipe_type
 
     def _can_build(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:

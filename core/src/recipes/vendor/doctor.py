@@ -78,7 +78,7 @@ def diagnose(registry: Registry, plugin: str | None = None, tell: Callable[[str]
         names = sorted({row.name for row in everybody})
         here = f"Plugins here: {', '.join(names)}." if names else no_plugins()
         raise UnknownPluginError(f"No installed plugin is called {plugin!r}.{did_you_mean(plugin, names)} {here}")
-    tell("Asking ExecuTorch's runtime what it can execute here; that imports torch and takes seconds ...")
+    tell("Querying ExecuTorch's runtime for what it can execute here; this imports torch and takes seconds ...")
     runtime = ask_runtime()
     findings = [
         *_findings_on_names(registry, everybody),
@@ -118,7 +118,7 @@ def _version(distribution: str) -> str | None:
 def _findings_on_names(registry: Registry, plugins: Sequence[Plugin]) -> Iterator[Finding]:
     names = sorted({row.name for row in plugins})
     for variable, word in registry.unknown_plugin_names():
-        message = f"it names {word!r}, which no installed plugin is called.{did_you_mean(word, names)}"
+        message = f"it names {word!r}, but no installed plugin has that name.{did_you_mean(word, names)}"
         way_out = f"Plugins here: {', '.join(names) or 'none'}."
         yield Finding("error", "unknown-plugin-name", variable, message, way_out)
 
@@ -130,12 +130,12 @@ def _findings_on_plugin(row: Plugin) -> Iterator[Finding]:
         message = f"it is {state}{stage}: {row.reason}{'' if row.reason.endswith('?') else '.'}"
         yield Finding("error", "unusable-plugin", row.origin, message, row.way_out)
     if row.heavy_imports:
-        message = f"listing it imports {', '.join(row.heavy_imports)}, for which everybody waits who lists anything."
-        way_out = "Its makers should import that in build_recipe only."
+        message = f"listing it imports {', '.join(row.heavy_imports)}, which slows down every listing."
+        way_out = "Its maintainers should import that in build_recipe only."
         yield Finding("error", "heavy-plugin", row.origin, message, way_out)
     if row.seconds > SLOW:
-        message = f"listing it takes {row.seconds:.1f} s, for which everybody waits who lists anything."
-        way_out = f"Its makers should declare only; until then RECIPES_DISABLE={row.name} switches it off."
+        message = f"listing it takes {row.seconds:.1f} s, which slows down every listing."
+        way_out = f"The plugin's hooks should only declare; until they do, RECIPES_DISABLE={row.name} switches it off."
         yield Finding("error", "slow-plugin", row.origin, message, way_out)
 
 
@@ -147,19 +147,21 @@ def _findings_on_extensions(row: Plugin, targets: Sequence[Target]) -> Iterator[
         if not matched:
             known = [target.name for target in targets if target.plugin != row.name]
             message = f"{what} matches no target of another plugin.{did_you_mean(extension.targets, known)}"
-            way_out = "Install the plugin that has them, or mend the pattern."
+            way_out = "Install the plugin that has such targets, or fix the pattern."
             yield Finding("warning", "idle-extension", row.origin, message, way_out)
         elif not joined and row.state == "ok":
-            message = f"{what} adds nothing: what it matches has that recipe already, or is declared twice."
-            yield Finding("warning", "idle-extension", row.origin, message, "Leave it out.")
+            message = (
+                f"{what} adds nothing: the targets that it matches have that recipe already, or are declared twice."
+            )
+            yield Finding("warning", "idle-extension", row.origin, message, "Remove it.")
         elif joined and extension.before:
             role = extension.component.role
             slots = [slot.component for target in joined for slot in target.components]
             backends = {c.backend for c in slots if c.role == role and c != extension.component}
             if extension.before not in backends:
                 message = (
-                    f"{what} goes before {extension.before!r}, and no target that it joins has a backend of that name "
-                    f"as {role}, so it comes last.{did_you_mean(extension.before, backends)}"
+                    f"{what} goes before {extension.before!r}, but no target that it joins has such a backend "
+                    f"as {role}, so it goes last.{did_you_mean(extension.before, backends)}"
                 )
                 way_out = f"Backends there: {', '.join(sorted(backends)) or 'none'}."
                 yield Finding("warning", "unknown-before", row.origin, message, way_out)
@@ -173,6 +175,6 @@ def _findings_on_environment(plugins: Sequence[Plugin], runtime: Runtime) -> Ite
     if not plugins:
         yield Finding("warning", "no-plugins", "", no_plugins() + ".")
     if runtime.problem:
-        message = f"what this machine can execute is not known, for ExecuTorch's runtime: {runtime.problem}."
-        way_out = "To export, and to run what was made, install all that is needed: pip install recipes-core"
+        message = f"what this machine can execute is not known, because of ExecuTorch's runtime: {runtime.problem}."
+        way_out = "To export and to run the files, install the missing packages: pip install recipes-core"
         yield Finding("warning", "no-runtime", "executorch", message, way_out)

@@ -75,7 +75,7 @@ def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> li
             (folder / path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SaveError(
-            f"Cannot write the plugin to {str(folder)!r}: {error}. What is in it is not complete: remove it, or name "
+            f"Cannot write the plugin to {str(folder)!r}: {error}. The folder is incomplete: remove it, or name "
             "another folder."
         ) from error
     return list(texts)
@@ -100,15 +100,15 @@ def _check_name(name: str, registry: Registry) -> None:
     """Refuse a name that a plugin, its package or its backend could not have."""
     if not _NAME.fullmatch(name):
         nearest = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").removeprefix("recipes_")
-        hint = f" {nearest!r} would do." if _NAME.fullmatch(nearest) and not keyword.iskeyword(nearest) else ""
+        hint = f" {nearest!r} is a valid name." if _NAME.fullmatch(nearest) and not keyword.iskeyword(nearest) else ""
         raise ArgumentError(
-            f"A plugin cannot be called {name!r}: its name is in recipe ids, target names and Python, so it is made of "
-            f"lower-case letters, digits and single underscores, and begins with a letter.{hint}"
+            f"A plugin cannot be called {name!r}: it is used in recipe ids, target names and Python, so it must "
+            f"consist of lower-case letters, digits and single underscores, and begin with a letter.{hint}"
         )
     if keyword.iskeyword(name):
         raise ArgumentError(
-            f"A plugin cannot be called {name!r}, which is a keyword of Python: a backend's options are given as "
-            f"{name}={{...}}. Make it longer: '{name}_npu'."
+            f"A plugin cannot be called {name!r}, which is a Python keyword: a backend's options are given as "
+            f"{name}={{...}}. Choose a longer name, such as '{name}_npu'."
         )
     owner = _owner(name, registry)
     if owner:
@@ -137,7 +137,8 @@ def _check_empty(folder: Path) -> None:
         if found:
             named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
             raise ArgumentError(
-                f"The folder {str(folder)!r} is not empty, it has {named}. Name one that is empty or does not exist."
+                f"The folder {str(folder)!r} is not empty: it contains {named}. "
+                "Name one that is empty or does not exist."
             )
     elif folder.exists() or folder.is_symlink():
         raise ArgumentError(f"{str(folder)!r} is not a folder. Name one that is empty or does not exist.")
