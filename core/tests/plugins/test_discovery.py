@@ -192,7 +192,7 @@ FAULTS = {
             "def recipes_register_targets(): return [TargetProfile('linux-x86_64-a-b', ('a:b',))]"
         ),
         "recipes_register_targets",
-        "Target 'linux-x86_64-a-b' has the component 'a:b', which is no recipes.Component",
+        "Target 'linux-x86_64-a-b' has the component 'a:b', not a recipes.Component",
     ),
     "a component whose options are no mapping": (
         (
