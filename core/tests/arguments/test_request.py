@@ -84,7 +84,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "inputs as a dict, swapped": ((One(), {"forward": X}, RECIPE), {}, "are swapped"),
     "model and recipe swapped": ((RECIPE, One(), X), {}, "model and recipe are swapped"),
     "model and inputs swapped": ((X, One(), RECIPE), {}, "model and example inputs are swapped"),
-    "inputs in the recipe's place": ((One(), X, None), {}, "second argument must be the recipe, but it holds example inputs"),
+    "inputs in the recipe's place": ((One(), X, None), {}, "second argument must be the recipe, but"),
     "no recipe": ((One(), None, X), {}, "export needs a recipe"),
     "an empty list of recipes": ((One(), [], X), {}, "list of recipes is empty"),
     "a recipe of another type": ((One(), 3, X), {}, "recipe is a int; it must be"),
