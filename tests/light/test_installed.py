@@ -157,7 +157,7 @@ def test_the_command_line_is_installed_with_core(environment: Environment, toolc
     assert [row["name"] for row in rows] == sorted(XNNPACK_TARGETS)
 
 
-def test_without_torch_doctor_says_what_is_missing_and_that_nothing_needs_mending(environment: Environment) -> None:
+def test_without_torch_doctor_says_what_is_missing_and_that_nothing_needs_fixing(environment: Environment) -> None:
     run = environment(CORE, COREML, OPENVINO, XNNPACK)
     found = json.loads(run(command=("recipes", "doctor", "--json")))
     assert found["needs_a_person"] is False
@@ -168,4 +168,4 @@ def test_without_torch_doctor_says_what_is_missing_and_that_nothing_needs_mendin
     assert sorted(target["name"] for target in found["targets"]) == ALL_TARGETS
     page = run(command=("recipes", "doctor"))
     assert "executorch is not installed" in page
-    assert page.splitlines()[-1] == "Nothing needs mending."
+    assert page.splitlines()[-1] == "Nothing needs fixing."

@@ -102,14 +102,14 @@ def test_the_templates_name_no_backend(template: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
-        ("Acme", "'acme' would do"),
-        ("my-chip", "'my_chip' would do"),
-        ("recipes-acme", "'acme' would do"),
+        ("Acme", "'acme' is a valid name"),
+        ("my-chip", "'my_chip' is a valid name"),
+        ("recipes-acme", "'acme' is a valid name"),
         ("2fast", "begins with a letter"),
-        ("acme_", "'acme' would do"),
-        ("a__b", "'a_b' would do"),
+        ("acme_", "'acme' is a valid name"),
+        ("a__b", "'a_b' is a valid name"),
         ("größe", "lower-case letters"),
-        ("../acme", "'acme' would do"),
+        ("../acme", "'acme' is a valid name"),
         ("class", "'class_npu'"),
         ("import", "'import_npu'"),
     ],
@@ -190,7 +190,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone() -> None:
     (folder / ".hidden").write_text("mine")
     ran = run("acme")
     assert ran.exit_code == 2
-    assert "The folder 'recipes-acme' is not empty, it has .hidden. Name one that" in ran.output
+    assert "The folder 'recipes-acme' is not empty: it contains .hidden. Name one that" in ran.output
     assert files_in(folder) == [".hidden"]
 
 

@@ -4,8 +4,7 @@
     session = export(model, get_ios_recipe(), example_inputs)
     session.save_pte_file("model.pte")
 
-Importing this package, and listing what is possible, imports no torch: names are resolved when they
-are first used.
+Importing this package, and listing targets and recipes, imports no torch: names are resolved on first use.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ _HOMES = {
         "list_targets",
         "refresh",
     ),
-    # Not ours: ExecuTorch's own, so that one import line serves.
+    # ExecuTorch's own classes, so that one import line is enough.
     "executorch.export": ("AOQuantizationConfig", "LoweringRecipe", "QuantizationRecipe", "StageType"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,4 +1,4 @@
-"""The registry: the catalog of the installed plugins, and the recipes that are made of it."""
+"""The registry: the catalog of the installed plugins, and the recipes that are made from it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Registry(Catalog):
-    """Everything that the installed plugins declare. Scanned when first asked, then kept.
+    """Everything that the installed plugins declare. It is scanned on first use, then cached.
 
     Args:
-        entry_points: The plugins to use; those of everything that is installed by default.
+        entry_points: The plugins to use; by default all that are installed.
         environ: Where `RECIPES_DISABLE`, `RECIPES_ONLY` and `RECIPES_STRICT` are looked up; `os.environ` by default.
     """
 
@@ -55,7 +55,7 @@ class Registry(Catalog):
 
         Raises:
             UnknownTargetError: No plugin declares it.
-            TargetUnavailableError: Something that it requires is missing; says what mends it.
+            TargetUnavailableError: A required component is missing; the message says how to fix that.
             OptionError: No component takes an option, or a value is not allowed.
 
         Warns:
@@ -78,23 +78,25 @@ class Registry(Catalog):
         return merge(recipes, name, roles=[component.role for component in target.active])
 
     def get_os_recipe(self, os: str, target_config: str | None, options: Mapping[str, Any]) -> ExportRecipe:
-        """The recipe of a target that must be of one operating system.
+        """The recipe of a target that must be for one operating system.
 
         Args:
             os: The operating system.
-            target_config: The target's name; None for the one that its owner declares to be the default.
+            target_config: The target's name; None for the one that is declared as the default.
             options: As in `resolve_target_options`.
 
         Raises:
-            ArgumentError: The target is of another system, or there is no single default.
+            ArgumentError: The target is for another system.
+            UnknownTargetError: No plugin declares the target, or none is named and there is no
+                single default.
         """
         if target_config is None:
             defaults = [target.name for target in self._scan.targets.values() if target.os == os and target.default]
             if len(defaults) != 1:
                 names = [target.name for target in self._scan.targets.values() if target.os == os]
-                which = "several defaults: " + ", ".join(defaults) if defaults else "no default"
+                which = f"several default targets, {', '.join(defaults)}," if defaults else "no default target"
                 raise UnknownTargetError(
-                    f"There is {which} for {os}; name a target."
+                    f"The installed plugins declare {which} for {os}; name a target."
                     + (
                         f" Targets for {os}: {', '.join(names)}."
                         if names
@@ -115,12 +117,12 @@ _default = Registry._over(default_catalog())
 
 
 def default_registry() -> Registry:
-    """The registry of what is installed, built when first asked for."""
+    """The registry of the installed plugins, built on first use."""
     return _default
 
 
 def refresh() -> None:
-    """Scan the installed plugins again: people install in a running notebook."""
+    """Scan the installed plugins again, for example after an installation in a running notebook."""
     default_registry().refresh()
 
 
@@ -135,7 +137,7 @@ def list_recipes() -> list[RegisteredRecipe]:
 
 
 def list_targets(os: str | None = None, *, include_unavailable: bool = False) -> list[Target]:
-    """What can be built for here, without importing torch; see `Registry.list_targets`."""
+    """The targets that can be built for on this host, without importing torch; see `Registry.list_targets`."""
     return default_registry().list_targets(os, include_unavailable=include_unavailable)
 
 

@@ -160,7 +160,7 @@ def test_an_unknown_os_is_wrong_use_and_names_the_nearest(run: Callable[..., Res
 def test_an_os_whose_targets_are_all_unavailable_says_so(run: Callable[..., Result]) -> None:
     result = run("targets", "--os", "android")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[0] == "No target can be built for here."
+    assert result.stdout.splitlines()[0] == "This host can build for no target with the installed plugins."
     assert "recipes targets --all" in result.stdout
 
 
@@ -385,7 +385,7 @@ TWO = ("-t", TARGET, "-t", "ios-arm64-acme-int8")
         (TWO[:2], "", "it is a folder"),
         (TWO[:2], "file/x.pte", "the folder 'file' does not exist"),
         (TWO[:2], "missing/{target}.pte", "the folder 'missing' does not exist"),
-        (TWO, "x.pte", "name a folder, or a file for each with 'x-{target}.pte'"),
+        (TWO, "x.pte", "give a folder, or a file for each with 'x-{target}.pte'"),
         (TWO, "missing/out", "the folder 'missing' does not exist"),
         (TWO, "missing/{target}.pte", "the folder 'missing' does not exist"),
         (TWO, "missing/{target}/x.pte", "the folder 'missing' does not exist"),
@@ -464,17 +464,17 @@ number = 1
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("models.py", "names a file and no factory in it: models.py:factory"),
-        ("models", "has another form. MODEL is package.module:factory"),
-        ("models:", "has another form"),
-        (":good", "has another form"),
-        ("models.py:", "has another form"),
-        ("model.pte", "has another form"),
-        ("no-such:good", "'no-such' is no module"),
+        ("models.py", "names a file but no factory in it. Write models.py:factory."),
+        ("models", "is not valid. MODEL is package.module:factory"),
+        ("models:", "is not valid. MODEL is"),
+        (":good", "is not valid: '' is not a module name. MODEL is"),
+        ("models.py:", "is not valid. MODEL is"),
+        ("model.pte", "is not valid. MODEL is"),
+        ("no-such:good", "'no-such' is not a module name"),
         ("absent.py:good", "the file absent.py does not exist"),
         ("absent.pt2", "the file absent.pt2 does not exist"),
         ("folder.pt2", "the file folder.pt2 is a folder"),
-        ("corrupt.pt2", "is not a program that torch.export.save has written, or it is damaged"),
+        ("corrupt.pt2", "is damaged, or was not written with torch.export.save"),
         ("absent_module:good", "there is no module 'absent_module'"),
         ("models.absent:good", "there is no module 'models.absent'"),
         ("models.py:godo", "models.py has no 'godo'. Did you mean 'good'?"),
@@ -591,7 +591,7 @@ def test_a_failing_export_is_exit_code_1_and_leaves_an_existing_file(
     assert result.exit_code == 1
     assert "Error: RuntimeError: the factory broke" in result.stderr
     assert "Run again with --debug for the traceback." in result.stderr
-    assert "the libraries printed, at the end:\na library's last words\nError: " in result.stderr
+    assert "the last output of the libraries:\na library's last words\nError: " in result.stderr
     assert "Traceback" not in result.stderr
     assert (tmp_path / "x.pte").read_bytes() == b"old"
 

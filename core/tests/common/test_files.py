@@ -183,6 +183,6 @@ def test_files_of_a_cut_short_save_that_cannot_be_moved_are_told(tmp_path: Path)
     (tmp_path / ".a.pte.saving").write_text('{"a.pte": ".a.pte.x.tmp"}')
     (tmp_path / ".a.pte.x.tmp").write_bytes(b"new")
     (tmp_path / "a.pte").mkdir()
-    with pytest.raises(SaveError, match="was cut short"):
+    with pytest.raises(SaveError, match="was interrupted"):
         finish_saving(tmp_path / "a.pte")
     assert (tmp_path / ".a.pte.x.tmp").read_bytes() == b"new"

@@ -200,7 +200,7 @@ def test_calibration_inputs_that_cannot_be_are_refused(calibration: Any, message
 
 def test_calibration_inputs_beside_the_recipes_own_are_refused() -> None:
     recipe = int8(quantization={"calibration_inputs_fn": lambda: [(torch.rand(2, 4),)]})
-    with pytest.raises(ArgumentError, match="brings its own calibration_inputs_fn"):
+    with pytest.raises(ArgumentError, match="has its own calibration_inputs_fn"):
         export(Small().eval(), recipe, torch.rand(2, 4), calibration_inputs=[(torch.rand(2, 4),)])
 
 

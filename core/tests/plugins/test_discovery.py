@@ -192,7 +192,7 @@ FAULTS = {
             "def recipes_register_targets(): return [TargetProfile('linux-x86_64-a-b', ('a:b',))]"
         ),
         "recipes_register_targets",
-        "Target 'linux-x86_64-a-b' has the component 'a:b', which is no recipes.Component",
+        "Target 'linux-x86_64-a-b' has the component 'a:b', not a recipes.Component",
     ),
     "a component whose options are no mapping": (
         (
@@ -214,7 +214,7 @@ FAULTS = {
     "an error that has no text": (
         "class Odd(Exception):\n    def __str__(self): raise self\nraise Odd",
         "import",
-        "Odd: its text cannot be made, for that raises Odd",
+        "Odd: its text is unknown, because str() raises Odd",
     ),
     "a badly named target": (
         (
@@ -421,7 +421,7 @@ def test_an_option_that_is_no_option_is_the_fault_of_the_plugin_that_describes_i
         (
             "Availability(False)",
             "unavailable",
-            "acme:fp16: the plugin 'acme' (recipes-acme 1.0) says that it cannot lower here, and not why",
+            "acme:fp16: the plugin 'acme' (recipes-acme 1.0) reports that it cannot lower here, without a reason",
         ),
         ("Availability(True, 'slow here')", "ready", ""),
     ],

@@ -126,7 +126,7 @@ def test_a_vendor_joins_as_a_fallback_after_the_owner_s_or_before_it_and_show_te
     lines = [line for line in page.splitlines() if line[:1].isdigit()]
     assert [line.split()[1] for line in lines] == order
     acme = order.index("acme:fp32")
-    assert lines[acme] == f"{acme + 1}. acme:fp32  fallback, optional, put there by plugin acme"
+    assert lines[acme] == f"{acme + 1}. acme:fp32  fallback, optional, added by plugin acme"
     components = json.loads(run(scanned, "show", MIXED, "--json"))["components"]
     assert [(c["recipe"], c["plugin"]) for c in components] == [
         (recipe, "acme" if recipe == "acme:fp32" else "owner") for recipe in order

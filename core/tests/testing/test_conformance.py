@@ -227,7 +227,7 @@ DEFECTS = {
     ),
     "availability_without_reason": Defect(
         ABSENCE,
-        ("gives no reason", "gives no hint", "NAME_sdk"),
+        ("returns no reason", "returns no hint", "NAME_sdk"),
         'Availability.of_host(modules={"NAME_sdk": "NAME-sdk"})',
         'Availability(importlib.util.find_spec("NAME_sdk") is not None)',
     ),

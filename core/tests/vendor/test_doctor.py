@@ -1,4 +1,4 @@
-"""`recipes doctor`: what is installed, what works of it, and what needs a person."""
+"""`recipes doctor`: what is installed, which parts work, and what must be fixed."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def codes(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(finding["level"], finding["code"]) for finding in found["findings"]]
 
 
-def test_where_all_is_well_it_tells_versions_plugins_backends_and_that_nothing_needs_mending(
+def test_where_all_is_well_it_tells_versions_plugins_backends_and_that_nothing_needs_fixing(
     installed_plugin: Install, registry: Callable[..., Registry]
 ) -> None:
     installed_plugin("acme", ACME, version="2.5")
@@ -131,9 +131,9 @@ def test_where_all_is_well_it_tells_versions_plugins_backends_and_that_nothing_n
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["recipes-acme", "2.5"] in lines
     assert any(line[:2] == ["acme", "ok"] and line[-1] == "acme" for line in lines)
-    assert "AcmeBackend: says that it can execute" in result.stdout
+    assert "AcmeBackend: reports that it can execute" in result.stdout
     assert "OtherBackend: cannot execute" in result.stdout
-    assert result.stdout.splitlines()[-1] == "Nothing needs mending."
+    assert result.stdout.splitlines()[-1] == "Nothing needs fixing."
     assert "takes seconds" in result.stderr
 
 
@@ -178,7 +178,7 @@ def test_a_broken_plugin_needs_a_person_and_names_stage_reason_and_way_out(
     assert "RECIPES_DISABLE=bad" in finding["way_out"]
     page = run(registry()).stdout
     assert "error: plugin 'bad' (recipes-bad 1.0): it is broken at import: RuntimeError: no licence" in page
-    assert "Nothing needs mending" not in page
+    assert "Nothing needs fixing" not in page
 
 
 @pytest.mark.parametrize("state", ["incompatible", "conflict"])
@@ -212,7 +212,8 @@ def test_a_name_in_the_environment_that_no_plugin_has_needs_a_person(
     found = record(registry(**{variable: "acem"}))
     assert codes(found) == [("error", "unknown-plugin-name")]
     assert (found["findings"][0]["where"], found["findings"][0]["way_out"]) == (variable, "Plugins here: acme.")
-    assert "names 'acem', which no installed plugin is called. Did you mean 'acme'?" in found["findings"][0]["message"]
+    message = found["findings"][0]["message"]
+    assert "names 'acem', but no installed plugin has that name. Did you mean 'acme'?" in message
 
 
 @pytest.mark.parametrize(
@@ -374,7 +375,7 @@ def test_without_any_plugin_it_says_what_to_install(registry: Callable[..., Regi
     [
         (extension(targets="ios-arm46-*"), "idle-extension", ["'ios-arm46-*'", "matches no target"]),
         (extension(targets="ios-arm64-chap-fp32"), "idle-extension", ["Did you mean 'ios-arm64-chip-fp32'"]),
-        (extension(before="cup"), "unknown-before", ["before 'cup'", "Did you mean 'cpu'?", "comes last"]),
+        (extension(before="cup"), "unknown-before", ["before 'cup'", "Did you mean 'cpu'?", "goes last"]),
         (extension(before="chip"), "unknown-before", ["before 'chip'", "as fallback"]),
         (extension(recipe="cpu:fp32"), "idle-extension", ["adds nothing"]),
     ],

@@ -1,4 +1,4 @@
-"""The arguments of an export, brought into one form; what could only fail later is refused here.
+"""The arguments of an export, checked and normalized; this room refuses what would fail later.
 
 May be imported by `artifact` and every room above it. May import `common`, `plugins`, `executorch`, `recipe` and
 `registry`.

@@ -14,7 +14,7 @@ from recipes.recipe import ExportRecipe
 
 
 def calibrates(recipe: executorch.export.ExportRecipe) -> bool:
-    """Whether a recipe measures ranges on samples, so that `calibration_inputs` are of use to it."""
+    """Whether a recipe measures ranges on samples, so that it uses `calibration_inputs`."""
     quantization = recipe.quantization_recipe
     return quantization is not None and bool(quantization.quantizers) and not quantization.is_qat
 
@@ -27,18 +27,18 @@ def calibration_functions(
     quantization = recipe.quantization_recipe
     if quantization is None or not calibrates(recipe) or kind != "nn.Module":
         why = f"the recipe {recipe.name!r} does not calibrate" if kind == "nn.Module" else f"a {kind} is not quantized"
-        raise ArgumentError(f"calibration_inputs have no use here: {why}. Leave them out.")
+        raise ArgumentError(f"calibration_inputs cannot be used here: {why}. Leave them out.")
     if quantization.calibration_inputs_fn is not None:
         raise ArgumentError(
-            f"The recipe {recipe.name!r} brings its own calibration_inputs_fn; give calibration_inputs, or have it in "
-            "the recipe, not both."
+            f"The recipe {recipe.name!r} has its own calibration_inputs_fn; give calibration_inputs or set it in the "
+            "recipe, not both."
         )
     if isinstance(given, Mapping):
         unknown = [str(key) for key in given if key not in models]
         if unknown or len(given) != len(models):
             raise ArgumentError(
-                f"A dict of calibration_inputs gives them for each method; it has "
-                f"{', '.join(map(str, given))}, and the methods are {', '.join(models)}."
+                f"A dict of calibration_inputs must have a key for each method; it has "
+                f"{', '.join(map(str, given))}, but the methods are {', '.join(models)}."
             )
         return {method: _samples_function(value, method, models[method]) for method, value in given.items()}
     return {method: _samples_function(given, method, model) for method, model in models.items()}

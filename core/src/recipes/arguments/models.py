@@ -40,7 +40,7 @@ def models_by_method(model: Any) -> tuple[dict[str, Any], str]:
     kinds = {method: kind_of(value) for method, value in models.items()}
     if len(set(kinds.values())) > 1:
         raise ArgumentError(
-            "The methods of a model must be of one kind, and these are of several: "
+            "The methods of a model must all be of one kind, but these are not: "
             + ", ".join(f"{method} is a {kind}" for method, kind in kinds.items())
             + "."
         )
@@ -50,7 +50,7 @@ def models_by_method(model: Any) -> tuple[dict[str, Any], str]:
 def _load(path: Path) -> ExportedProgram:
     if not path.is_file():
         beside = [file.name for file in path.parent.glob("*.pt2")]
-        raise ArgumentError(f"model names {str(path)!r}, and there is no such file.{did_you_mean(path.name, beside)}")
+        raise ArgumentError(f"model names {str(path)!r}, but there is no such file.{did_you_mean(path.name, beside)}")
     try:
         return torch.export.load(path)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Bring the arguments of `export` into one form, and refuse what could only fail later."""
+"""Check and normalize the arguments of `export`, and refuse what would fail later."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from recipes.registry import default_registry
 
 @dataclass(frozen=True)
 class Request:
-    """What an export is asked to do, checked.
+    """The checked arguments of an export.
 
     Args:
         models: A model for each method.
-        kind: What they all are: `nn.Module`, `GraphModule` or `ExportedProgram`.
+        kind: The kind of all of them: `nn.Module`, `GraphModule` or `ExportedProgram`.
         recipe: How to lower them.
         samples: For each method its example inputs; the first is used for capture.
         dynamic_shapes: For each method with dynamic shapes one entry for each of its parameters, in order.
-        calibration_inputs: For each method what gives its calibration samples, or None.
+        calibration_inputs: For each method a function that returns its calibration samples, or None.
     """
 
     models: dict[str, Any]
@@ -44,7 +44,7 @@ class Request:
 def check_arguments(
     model: Any, recipe: Any, example_inputs: Any, dynamic_shapes: Any = None, calibration_inputs: Any = None
 ) -> Request:
-    """Check the arguments of `export`; they are described there.
+    """Check the arguments of `export`, which documents them.
 
     Raises:
         ArgumentError: An argument is missing, swapped with another, or not what it must be.
@@ -64,10 +64,10 @@ def check_arguments(
 
 
 def check_constant_methods(constant_methods: Any, models: Mapping[str, Any]) -> None:
-    """Refuse constant methods that are no dict, or that are called like a method of the model.
+    """Refuse constant methods that are not a dict, or that have the name of a method of the model.
 
     Raises:
-        ArgumentError: They are.
+        ArgumentError: The constant methods are refused.
     """
     if constant_methods is None:
         return
@@ -83,7 +83,7 @@ def check_constant_methods(constant_methods: Any, models: Mapping[str, Any]) -> 
 
 
 def resolve_recipe(recipe: Any) -> ExportRecipe:
-    """The recipe that a target's name, a recipe type or its id, a recipe, or a list of these stands for.
+    """Turn a target's name, a recipe type or its id, a recipe, or a list of these into one recipe.
 
     Raises:
         ArgumentError: It is none of these.
@@ -92,7 +92,7 @@ def resolve_recipe(recipe: Any) -> ExportRecipe:
     if recipe is None:
         raise ArgumentError(f"export needs a recipe: {USAGE}, where recipe is a target's name, a recipe or a list.")
     if isinstance(recipe, executorch.export.ExportRecipe):
-        return ExportRecipe.combine([recipe])  # ours comes back as it is, ExecuTorch's as ours
+        return ExportRecipe.combine([recipe])  # returns ours unchanged, and ExecuTorch's as ours
     if isinstance(recipe, str):
         registry = default_registry()
         return registry.get_recipe(recipe) if ":" in recipe else registry.get_target_recipe(recipe)
@@ -136,4 +136,4 @@ def _refuse_swapped(model: Any, recipe: Any, example_inputs: Any) -> None:
     if _like_inputs(model) and isinstance(recipe, torch.nn.Module | ExportedProgram):
         raise ArgumentError(f"model and example inputs are swapped; write {USAGE}.")
     if _like_inputs(recipe):
-        raise ArgumentError(f"The second argument is the recipe, and these are example inputs; write {USAGE}.")
+        raise ArgumentError(f"The second argument must be the recipe, but it holds example inputs; write {USAGE}.")

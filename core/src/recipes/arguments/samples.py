@@ -27,8 +27,8 @@ def samples_by_method(example_inputs: Any, models: Mapping[str, Any], kind: str)
         missing = [method for method in models if method not in example_inputs]
         if unknown:
             raise ArgumentError(
-                f"A dict of example_inputs gives them by method, and {', '.join(map(repr, unknown))} is none; "
-                f"methods: {', '.join(models)}. Arguments of forward are given in order, as a tuple."
+                f"A dict of example_inputs must have methods as keys, not {', '.join(map(repr, unknown))}; "
+                f"methods: {', '.join(models)}. Give the arguments of forward in order, as a tuple."
             )
         if missing and kind != "ExportedProgram":
             raise ArgumentError(f"example_inputs has nothing for the method {', '.join(map(repr, missing))}.")
@@ -57,13 +57,13 @@ def _method_samples(value: Any, what: str) -> list[Sample]:
         if not isinstance(sample, tuple):
             raise ArgumentError(
                 f"{what}[{index}] is a {type(sample).__name__}; a list holds one tuple for each sample: [(x, y), ...]. "
-                "Arguments of one sample are a tuple: (x, y)."
+                "Give the arguments of one sample as a tuple: (x, y)."
             )
     return list(value)
 
 
 def signature_of(model: Any) -> inspect.Signature | None:
-    """The parameters of forward, or None where they cannot be told (an ExportedProgram has its own)."""
+    """The parameters of forward, or None where they are unknown (an ExportedProgram has its own)."""
     if isinstance(model, ExportedProgram):
         return None
     try:
@@ -73,7 +73,7 @@ def signature_of(model: Any) -> inspect.Signature | None:
 
 
 def bind(method: str, model: Any, sample: Sequence[Any], what: str) -> list[str]:
-    """The parameters that a sample fills, in order; refuses one that does not fit."""
+    """Return the parameters that a sample fills, in order; raise where it does not fit."""
     signature = signature_of(model)
     if signature is None:
         return []

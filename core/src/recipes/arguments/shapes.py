@@ -21,11 +21,11 @@ def shapes_by_method(
     if dynamic_shapes is None:
         return {}
     if kind == "ExportedProgram":
-        raise ArgumentError("dynamic_shapes have no use here: an ExportedProgram keeps the shapes of its capture.")
+        raise ArgumentError("dynamic_shapes cannot be used here: an ExportedProgram keeps the shapes of its capture.")
     parameters = {method: bind(method, model, samples[method][0], "") for method, model in models.items()}
     by_method = isinstance(dynamic_shapes, dict) and bool(dynamic_shapes) and set(dynamic_shapes) <= set(models)
     if by_method and len(models) == 1 and set(dynamic_shapes) <= set(next(iter(parameters.values()))):
-        by_method = False  # a parameter that is called like the method
+        by_method = False  # a parameter with the name of the method
     if by_method:
         return {
             m: _method_shapes(_grouped(s, models[m], samples[m][0]), m, parameters[m])
@@ -72,12 +72,12 @@ def check_shapes(shapes: Mapping[str, Any], models: Mapping[str, Any], samples: 
 
 
 def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
-    """One entry for each parameter, in order, as `torch.export` takes it for any name of theirs."""
+    """One entry for each parameter, in order: `torch.export` accepts that whatever the parameters' names."""
     if isinstance(shapes, dict):
         for name in shapes:
             if parameters and name not in parameters:
                 raise ArgumentError(
-                    f"dynamic_shapes names {name!r}, which is no argument of method {method!r}."
+                    f"dynamic_shapes names {name!r}, which is not an argument of method {method!r}."
                     f"{did_you_mean(str(name), parameters)} Arguments: {', '.join(parameters)}."
                 )
         return tuple(shapes.get(name) for name in parameters) if parameters else shapes
@@ -97,7 +97,7 @@ def _method_shapes(shapes: Any, method: str, parameters: list[str]) -> Any:
 
 
 def _check_dimensions(method: str, name: str, spec: Any, value: Any) -> None:
-    """Refuse a dynamic dimension that a tensor does not have, or that has no end."""
+    """Refuse a dynamic dimension that a tensor does not have, or that has no upper bound."""
     if isinstance(value, list | tuple) and isinstance(spec, list | tuple) and len(spec) == len(value):
         for index, (inner, item) in enumerate(zip(spec, value, strict=True)):
             _check_dimensions(method, f"{name}[{index}]", inner, item)

@@ -1,4 +1,4 @@
-"""The group of commands: what becomes of their errors, and which there are."""
+"""The group of commands: which there are, and how their errors become exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _errors_become_exit_codes(context: click.Context) -> Iterator[None]:
         raise click.exceptions.Exit(WRONG_USE) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # the reader of a pipe went away; click ends quietly
+            raise  # the reader of a pipe closed it; click ends quietly
         print_error(error, is_debug(context))
         raise click.exceptions.Exit(FAILED) from error
 
@@ -39,7 +39,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         from recipes.cli import quiet
 
-        screen = sys.stderr  # as it is now: it is captured while libraries work
+        screen = sys.stderr  # the current one: stderr is captured while libraries work
 
         def print_line(text: str) -> None:
             click.echo(text, file=screen)
@@ -55,12 +55,12 @@ def cli() -> None:
     """From a PyTorch model to a device, through whichever ExecuTorch plugins are installed.
 
     \b
-    See what can be built for, and build it:
+    List the targets, and export for one:
       recipes targets
       recipes export my_package.models:small --target TARGET -o model.pte
 
-    Exit codes: 0, all is well; 1, an export failed or something needs mending; 2, wrong use, nothing was
-    written; 130, interrupted.
+    Exit codes: 0, success; 1, an export failed or something must be fixed; 2, wrong use, nothing was written;
+    130, interrupted.
     """
 
 

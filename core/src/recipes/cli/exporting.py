@@ -1,4 +1,4 @@
-"""`recipes export`, once the command line has been read: where files go, and one export after the other."""
+"""What `recipes export` does after it has parsed the command line: plan the files, and export for each target."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Failure:
 
     Args:
         target: The target's name.
-        error: What was raised.
-        library_output: The last lines of what libraries printed meanwhile.
+        error: The exception.
+        library_output: The last lines that libraries printed during the export.
     """
 
     target: str
@@ -54,7 +54,7 @@ def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
 
     Raises:
         ArgumentError: OUT is one file, and there are several targets.
-        SaveError: A file cannot be put there.
+        SaveError: A file cannot be written there.
     """
     if _PLACEHOLDER in out:
         files = {target: Path(out.replace(_PLACEHOLDER, target)) for target in targets}
@@ -63,13 +63,13 @@ def plan_files(targets: Sequence[str], out: str) -> dict[str, Path]:
     elif Path(out).suffix and not out.endswith(_SEPARATORS) and not Path(out).is_dir():
         path = Path(out)
         raise ArgumentError(
-            f"OUT {out!r} is one file, and there are {len(targets)} targets: "
-            f"name a folder, or a file for each with '{path.with_name(f'{path.stem}-{_PLACEHOLDER}{path.suffix}')}'."
+            f"OUT {out!r} is one file, but there are {len(targets)} targets: "
+            f"give a folder, or a file for each with '{path.with_name(f'{path.stem}-{_PLACEHOLDER}{path.suffix}')}'."
         )
     else:
         files = {target: Path(out) / f"{target}.pte" for target in targets}
 
-    # A folder that is there for the targets' sake is made; any other that is missing is likely a slip.
+    # A folder that the targets need is created; any other missing folder is likely a typing error.
     may_make = len(targets) > 1 and (_PLACEHOLDER not in out or _PLACEHOLDER in str(Path(out).parent))
     for path in files.values():
         check_destination(path.parent if may_make and not path.parent.exists() else path)
@@ -94,7 +94,7 @@ def export_all(
         files: The file for each target.
         options: As in `Registry.resolve_target_options`.
         debug: Whether to let the libraries print.
-        report: Whether to print what each export made.
+        report: Whether to print a report of each export.
         jobs: How many processes lower side by side; with 1 this process does everything.
 
     Raises:
@@ -135,7 +135,7 @@ def export_all(
                         failures.append(Failure(target, error, quiet.tail(captured)))
                         continue
                 written.append(_result(path, seconds + time.monotonic() - started))
-    finally:  # also when interrupted: what was written is there
+    finally:  # also when interrupted: list the files that were written
         for line in written:
             click.echo(line)
         for each in reports:
@@ -145,7 +145,7 @@ def export_all(
 
 @contextmanager
 def _processes(count: int, debug: bool) -> Iterator[Executor | None]:
-    """Processes to lower in, or None where one, this one, is enough."""
+    """Processes to lower in, or None where this process is enough."""
     if count == 1:
         yield None
         return
@@ -166,7 +166,7 @@ def _exports(
     debug: bool,
     executor: Executor | None,
 ) -> Iterator[tuple[str, tuple[ExportSession, float] | Failure]]:
-    """For each target its session and the seconds that it took, or why there is none."""
+    """For each target its session and the seconds that it took, or its failure."""
     recipes: dict[str, ExportRecipe] = {}
     failures: list[Failure] = []
     for target in targets:
@@ -183,7 +183,7 @@ def _exports(
         from recipes.arguments import calibrates
         from recipes.lowering import each
 
-    if not any(map(calibrates, recipes.values())):  # one factory serves all targets
+    if not any(map(calibrates, recipes.values())):  # all targets use one factory
         arguments = {name: value for name, value in arguments.items() if name != "calibration_inputs"}
     outcomes = each(
         **arguments,
@@ -210,7 +210,7 @@ def _exports(
 
 
 def arguments_for(recipe: ExportRecipe, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a factory gave, without the samples that a recipe cannot use: one factory serves all targets."""
+    """What a factory returned, without the samples that a recipe cannot use: all targets use one factory."""
     from recipes.arguments import calibrates
 
     return {name: value for name, value in arguments.items() if name != "calibration_inputs" or calibrates(recipe)}

@@ -1,4 +1,4 @@
-"""MODEL, as the command line takes it: its form is checked first, then it is loaded."""
+"""The command line's argument MODEL: its form is checked first, then it is loaded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 from recipes.common import ArgumentError, did_you_mean
 
 ARGUMENTS = ("model", "example_inputs", "dynamic_shapes", "calibration_inputs", "constant_methods")
-"""The arguments of `recipes.export` that a factory may give."""
+"""The arguments of `recipes.export` that a factory may return."""
 
 _FORMS = "MODEL is package.module:factory, path/to/file.py:factory or path/to/program.pt2"
 
 
 def make_importable(folder: Path) -> None:
-    """Put a folder in front of `sys.path`, as `python` does with a script's."""
+    """Put a folder in front of `sys.path`, as `python` does with the folder of a script."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -46,10 +46,10 @@ class ModelReference:
 
     @staticmethod
     def parse(text: str) -> ModelReference:
-        """Read MODEL and check all that can be without importing it.
+        """Parse MODEL and check all that can be checked without importing it.
 
         Raises:
-            ArgumentError: It has another form, or there is no such file or module.
+            ArgumentError: It has no valid form, or there is no such file or module.
         """
         if text.endswith(".pt2"):
             path = Path(text)
@@ -58,29 +58,28 @@ class ModelReference:
             return ModelReference(text, path)
         place, colon, factory = text.rpartition(":")
         if text.endswith(".py"):
-            raise ArgumentError(f"MODEL {text!r} names a file and no factory in it: {text}:factory")
+            raise ArgumentError(f"MODEL {text!r} names a file but no factory in it. Write {text}:factory.")
         if not colon or not all(part.isidentifier() for part in factory.split(".")):
-            raise ArgumentError(f"MODEL {text!r} has another form. {_FORMS}.")
+            raise ArgumentError(f"MODEL {text!r} is not valid. {_FORMS}.")
         if place.endswith(".py"):
             path = Path(place)
             _check_file(text, path)
-            # A name of its own, so that a file called json.py does not become everybody's json.
+            # A separate name, so that a file called json.py does not replace the module json.
             return ModelReference(text, path, f"recipes_model_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}", factory)
         if not all(part.isidentifier() for part in place.split(".")):
-            raise ArgumentError(f"MODEL {text!r} has another form: {place!r} is no module. {_FORMS}.")
+            raise ArgumentError(f"MODEL {text!r} is not valid: {place!r} is not a module name. {_FORMS}.")
         top = place.partition(".")[0]
         if top not in sys.modules and importlib.util.find_spec(top) is None:
             raise ArgumentError(
-                f"MODEL {text!r}: there is no module {top!r}. "
-                "The current folder and what is installed were looked through."
+                f"MODEL {text!r}: there is no module {top!r} in the current folder or among the installed packages."
             )
         return ModelReference(text, None, place, factory)
 
     def load(self) -> dict[str, Any]:
-        """Import the module and call the factory; gives arguments for `recipes.export` by name.
+        """Import the module and call the factory; return arguments for `recipes.export` by name.
 
         Raises:
-            ArgumentError: The module or the factory fails, or the factory gives something else.
+            ArgumentError: The module or the factory fails, or the factory returns something else.
         """
         if not self.module:
             return {"model": self.path}
@@ -120,8 +119,8 @@ class ModelReference:
         torch = sys.modules.get("torch")
         if not callable(found) or (torch is not None and isinstance(found, torch.nn.Module)):
             raise ArgumentError(
-                f"MODEL {self.text!r} names a {type(found).__name__}; it must name a function that takes nothing "
-                "and returns (model, example_inputs)."
+                f"MODEL {self.text!r} names a {type(found).__name__}; it must name a function without parameters "
+                "that returns (model, example_inputs)."
             )
         return found
 
@@ -152,13 +151,13 @@ class ModelReference:
 
 
 def saved_inputs(path: str) -> Any:
-    """The inputs in a file that `torch.save` has written; only tensors and plain containers are read.
+    """The inputs in a file that was written with `torch.save`; only tensors and plain containers are read.
 
     Args:
         path: The file.
 
     Raises:
-        ArgumentError: There is no such file, or it has something else in it.
+        ArgumentError: There is no such file, or it contains something else.
     """
     import torch
 
@@ -173,7 +172,7 @@ def saved_inputs(path: str) -> Any:
 
 
 def _repeatable(samples: Any) -> Any:
-    """Samples that every target can go through; an iterator would be used up by the first."""
+    """Samples that every target can iterate over; the first target would exhaust an iterator."""
     return list(samples) if isinstance(samples, Iterator) else samples
 
 
@@ -184,16 +183,16 @@ def _check_file(text: str, path: Path) -> None:
 
 
 def _check_archive(path: Path) -> None:
-    """A .pt2 file is a zip file; one that was cut short has lost the table at its end."""
+    """A .pt2 file is a zip file; a truncated one has lost the table at its end."""
     if not zipfile.is_zipfile(path):
         raise ArgumentError(
-            f"MODEL '{path}' is not a program that torch.export.save has written, or it is damaged. "
+            f"MODEL '{path}' is damaged, or was not written with torch.export.save. "
             "Write it again with torch.export.save(torch.export.export(model, args), path)."
         )
 
 
 def _describe(error: BaseException) -> str:
-    """`ValueError: text (models.py, line 3)`: what was raised, and the last line it went through."""
+    """`ValueError: text (models.py, line 3)`: the exception, and the last line that it passed through."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     inside = [f for f in frames if f.filename != __file__]
     where = f" ({inside[-1].filename}, line {inside[-1].lineno})" if inside else ""

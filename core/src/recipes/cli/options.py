@@ -1,4 +1,4 @@
-"""What `-O name=value` and `-O backend.name=value` mean."""
+"""Parse `-O name=value` and `-O backend.name=value`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def from_texts(given: Sequence[str]) -> dict[str, Any]:
     """The options as `Registry.resolve_target_options` takes them: values by name, or mappings by backend.
 
     Args:
-        given: Each `name=value` or `backend.name=value`; the value is the text as it stands.
+        given: Each `name=value` or `backend.name=value`; the value is kept as text.
 
     Raises:
-        OptionError: A text has another form, or an option is given twice.
+        OptionError: A text has no valid form, or an option is given twice.
     """
     values: dict[str, Any] = {}
     for text in given:
@@ -35,7 +35,7 @@ def from_texts(given: Sequence[str]) -> dict[str, Any]:
 
 
 def resolve(registry: Registry, target: Target, values: Mapping[str, Any]) -> list[dict[str, OptionValue]]:
-    """The effective options of each active component; recognises a name and a value that are swapped.
+    """The effective options of each active component; points out a name and a value that are swapped.
 
     Raises:
         OptionError: No component takes an option, or a value is not allowed.

@@ -1,4 +1,4 @@
-"""How far an export is: a live display on a terminal, plain lines elsewhere. All of it on stderr."""
+"""The progress of an export on stderr: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Display:
     Args:
         targets: Every target that will be exported for, in order.
         stream: Where to print.
-        live: Whether to redraw in place where `stream` is a terminal that can.
+        live: Whether to redraw in place where `stream` is a terminal that supports it.
     """
 
     def __init__(self, targets: Sequence[str], stream: TextIO, *, live: bool) -> None:
@@ -55,17 +55,17 @@ class Display:
             self._live.stop()
 
     def print_line(self, text: str) -> None:
-        """Print a line, above what is redrawn."""
+        """Print a line above the live display."""
         self._console.print(text, soft_wrap=True)
 
     def report(self, target: str, stage: str, state: StageState, seconds: float) -> None:
-        """Note that a stage of a target started, finished or failed.
+        """Record that a stage of a target started, finished or failed.
 
         Args:
             target: The target's name.
             stage: The stage's name.
             state: What happened to it.
-            seconds: How long it took, where it ended.
+            seconds: How long it took, if it has ended.
         """
         row = self._rows[target]
         if state == "started":

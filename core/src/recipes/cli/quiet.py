@@ -1,7 +1,7 @@
-"""Keep what libraries print off the screen, and what recipes says on it.
+"""Hide what libraries print, and show the warnings of recipes.
 
-Tried with real exports: imports and stages warn, log and draw progress bars, all of it through Python's
-streams, so those are what is captured here.
+In real exports, imports and stages warn, log and draw progress bars, all through Python's streams, so this module
+captures those.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def warnings_as_lines(print_line: Callable[[str], None], is_debug: Callable[[], 
 
     Args:
         print_line: Prints a line where people see it.
-        is_debug: Asked at each warning, since the command line is still being read when this starts.
+        is_debug: Called at each warning, because the command line is still being parsed when this starts.
     """
     as_python_does = warnings.showwarning
 
@@ -45,7 +45,7 @@ def warnings_as_lines(print_line: Callable[[str], None], is_debug: Callable[[], 
             as_python_does(message, category, filename, lineno, file, line)
 
     with warnings.catch_warnings():
-        # Libraries, and models' modules, leave filters behind that would hide ours.
+        # Libraries, and models' modules, install filters that would hide our warnings.
         warnings.simplefilter("always", RecipesWarning)
         warnings.showwarning = show_warning
         yield
@@ -53,7 +53,7 @@ def warnings_as_lines(print_line: Callable[[str], None], is_debug: Callable[[], 
 
 @contextmanager
 def library_chatter(debug: bool) -> Iterator[None]:
-    """Keep libraries' logs below ERROR and their progress bars off the screen, unless in debug; prints are let through.
+    """Hide libraries' logs below ERROR and their progress bars, unless in debug; what they print is shown.
 
     Args:
         debug: Whether to do nothing.
@@ -77,7 +77,7 @@ def library_chatter(debug: bool) -> Iterator[None]:
 
 @contextmanager
 def library_output(debug: bool) -> Iterator[io.StringIO]:
-    """As `library_chatter`, and capture what is printed; gives the capture, which stays empty in debug.
+    """Like `library_chatter`, and capture what is printed; yield the capture, which stays empty in debug.
 
     Args:
         debug: Whether to do nothing.
@@ -91,7 +91,7 @@ def library_output(debug: bool) -> Iterator[io.StringIO]:
 
 
 def silence(debug: bool) -> None:
-    """Keep a process that works for the command line off the screen for good; what fails is told by its error.
+    """Silence a worker process of the command line until it ends; its errors report what failed.
 
     Args:
         debug: Whether to do nothing.
@@ -101,6 +101,6 @@ def silence(debug: bool) -> None:
 
 
 def tail(captured: io.StringIO) -> str:
-    """The last lines of a capture, each as it ended up on the screen: progress bars redraw theirs."""
+    """The last lines of a capture, each as a screen would finally show it: progress bars redraw their lines."""
     lines = (line.rpartition("\r")[2].rstrip() for line in captured.getvalue().split("\n"))
     return "\n".join([line for line in lines if line][-_TAIL:])

@@ -15,12 +15,12 @@ Record = dict[str, Any]
 
 
 def as_text(record: Record | list[Record]) -> str:
-    """The JSON text of a record; a value that JSON has no form for is written as `plain_value` does."""
+    """The JSON text of a record; `plain_value` converts a value that JSON cannot represent."""
     return json.dumps(record, indent=2, default=plain_value)
 
 
 def plain_value(value: Any) -> str:
-    """A callable as `module:name`, anything else as `str` has it."""
+    """A callable as `module:name`, anything else as `str` returns it."""
     if callable(value):
         return f"{value.__module__}:{getattr(value, '__qualname__', type(value).__qualname__)}"
     return str(value)
@@ -57,10 +57,10 @@ def _of_component(slot: TargetComponent) -> Record:
 
 
 def of_target_in_full(registry: Registry, target: Target, effective: Sequence[dict[str, OptionValue]]) -> Record:
-    """A target with what each component is and takes.
+    """A target with the properties and options of each component.
 
     Args:
-        registry: Where the target is from.
+        registry: The registry that has the target.
         target: The target.
         effective: The effective options of each active component, in partitioning order.
     """

@@ -1,4 +1,4 @@
-"""What people see on stdout: tables and pages, in whatever width there is, coloured only on a terminal."""
+"""The text on stdout: tables and pages that fit the width of the terminal, coloured only on a terminal."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _STYLES = {
 
 
 def _console() -> Console:
-    # Plugins' words may hold [brackets] and :colons:; they are printed as they are.
+    # Texts from plugins may contain [brackets] and :colons:; they are printed unchanged.
     return Console(markup=False, emoji=False, highlight=False)
 
 
 def _table(*headers: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for number, header in enumerate(headers):
-        # The first column is what people copy: it is never broken or cut.
+        # People copy the first column, so it is never wrapped or cut.
         table.add_column(header, no_wrap=number == 0, min_width=len(header), overflow="fold")
     return table
 
@@ -49,7 +49,7 @@ def _indented(text: Text, columns: int) -> Padding:
 
 
 def _print_hint(console: Console, hint: str, columns: int) -> None:
-    """Print what mends something; never broken into lines, since it is mostly a command to copy."""
+    """Print a hint; it is never wrapped, since it is usually a command to copy."""
     console.print(Text(" " * columns + f"-> {hint}", style="bold"), soft_wrap=True)
 
 
@@ -58,7 +58,7 @@ def _state(state: str) -> Text:
 
 
 def _explain(console: Console, reasons: Iterable[tuple[str, str, str]]) -> None:
-    """Below a table, why rows are not as they should be; rows with one reason share it."""
+    """Explain below a table why rows are not as they should be; rows with the same reason share one text."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, reason, hint in reasons:
         if reason:
@@ -86,7 +86,7 @@ def targets(shown: Sequence[Target], hidden: int) -> None:
         console.print(table)
         _explain(console, ((target.name, target.reason, target.hint) for target in shown))
     else:
-        console.print("No target can be built for here.")
+        console.print("This host can build for no target with the installed plugins.")
     if hidden:
         are = "is" if hidden == 1 else "are"
         console.print(f"\n{hidden} more {are} known but unavailable here: recipes targets --all")
@@ -101,7 +101,7 @@ def _components(components: Sequence[TargetComponent]) -> Text:
 
 
 def target_in_full(target: Record) -> None:
-    """Print a target's page, from what `records.of_target_in_full` gives."""
+    """Print a target's page, from what `records.of_target_in_full` returns."""
     console = _console()
     console.print(Text(target["name"], style="bold") + "  " + _state(target["state"]))
     if target["summary"]:
@@ -118,7 +118,7 @@ def target_in_full(target: Record) -> None:
 
 def _print_component(console: Console, number: int, component: Record) -> None:
     required = "required" if component["required"] else "optional"
-    facts = f"  {component['role']}, {required}, put there by plugin {component['plugin']}"
+    facts = f"  {component['role']}, {required}, added by plugin {component['plugin']}"
     console.print(Text(f"{number}. ") + Text(component["recipe"], style="bold") + facts)
     if not component["available"]:
         console.print(_indented(Text(f"not available: {component['reason']}", style="red"), 3))
@@ -187,7 +187,7 @@ def _explain_backends(console: Console, rows: Sequence[Plugin]) -> None:
 
 
 def diagnosis(found: Diagnosis) -> None:
-    """Print what is installed, what works of it, and at the end what is wrong."""
+    """Print what is installed, which parts work, and at the end what is wrong."""
     console = _console()
     console.print(f"Python {found.python} on {found.platform}\n{found.executable}\n", soft_wrap=True)
     table = _table("Distribution", "Version")
@@ -210,8 +210,8 @@ def diagnosis(found: Diagnosis) -> None:
     if not found.runtime.problem:
         console.print("\nBackends in ExecuTorch's runtime here:")
         for name, available in found.runtime.backends.items():
-            console.print(f"  {name}: {'says that it can execute' if available else 'cannot execute'}")
-        console.print("One that says so may still lack its vendor's libraries when it runs.")
+            console.print(f"  {name}: {'reports that it can execute' if available else 'cannot execute'}")
+        console.print("A backend that reports this may still lack its vendor's libraries at run time.")
     if found.targets:
         console.print("\nTargets that are not ready:")
         _explain(console, ((f"{t.name} ({t.state})", t.reason, t.hint) for t in found.targets))
@@ -219,4 +219,4 @@ def diagnosis(found: Diagnosis) -> None:
     for finding in found.findings:
         console.print(Text(str(finding), style=_STYLES[finding.level]), soft_wrap=True)
     if not found.needs_a_person:
-        console.print("Nothing needs mending.")
+        console.print("Nothing needs fixing.")

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from recipes.registry import Registry
 
 FAILED = 1
-"""Exit code: an export failed, or recipes itself did, or something needs mending."""
+"""Exit code: an export failed, or recipes itself did, or something must be fixed."""
 WRONG_USE = 2
-"""Exit code: what was asked for cannot be done; nothing was written."""
+"""Exit code: the request cannot be carried out; nothing was written."""
 INTERRUPTED = 130
 """Exit code: Ctrl-C, as shells report it."""
 
@@ -32,12 +32,12 @@ def _switch_debug_on(context: click.Context, parameter: click.Parameter, value: 
 
 
 def is_debug(context: click.Context) -> bool:
-    """Whether tracebacks are shown, and what libraries print is let through."""
+    """Whether to show tracebacks and what libraries print."""
     return bool(context.meta.get(_DEBUG))
 
 
 def debug_option(command: _Command) -> _Command:
-    """`--debug`, which the group takes and each of its commands."""
+    """The option `--debug`, for the group and each of its commands."""
     return click.option(
         "--debug",
         is_flag=True,
@@ -45,17 +45,17 @@ def debug_option(command: _Command) -> _Command:
         expose_value=False,
         envvar="RECIPES_DEBUG",
         callback=_switch_debug_on,
-        help="Show tracebacks, and all that the libraries print. Also: RECIPES_DEBUG=1.",
+        help="Show tracebacks and all output of the libraries. Also: RECIPES_DEBUG=1.",
     )(command)
 
 
 def json_option(command: _Command) -> _Command:
-    """`--json`, as `as_json`; the keys are in the help of the command."""
+    """The option `--json`, as `as_json`; the help of the command lists the keys."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with the keys listed below.")(command)
 
 
 def values_option(command: _Command) -> _Command:
-    """`-O name=value`, as `given`, for `recipes.cli.options` to read."""
+    """The option `-O name=value`, as `given`, for `recipes.cli.options` to parse."""
     return click.option(
         "-O",
         "--option",
@@ -67,10 +67,10 @@ def values_option(command: _Command) -> _Command:
 
 
 def print_error(error: BaseException, debug: bool, prefix: str = "") -> None:
-    """Print an error as one block on stderr: with `debug` its traceback, else its text and the way out."""
+    """Print an error as one block on stderr; with `debug` also its traceback."""
     if debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-    # The text of our own errors is written to be read alone. Another's needs its type to mean anything.
+    # The text of our own errors can be understood alone. Other errors need their type.
     text = str(error) if isinstance(error, RecipesError) else f"{type(error).__name__}: {error}".rstrip(": ")
     if not debug and (isinstance(error, ExportError) or not isinstance(error, RecipesError)):
         text += "\nRun again with --debug for the traceback."
@@ -78,15 +78,15 @@ def print_error(error: BaseException, debug: bool, prefix: str = "") -> None:
 
 
 def unscanned_registry(context: click.Context) -> Registry:
-    """The registry, before anything is known of the plugins."""
+    """The registry, before its plugins are scanned."""
     from recipes.registry import Registry, default_registry
 
     return context.obj if isinstance(context.obj, Registry) else default_registry()
 
 
 def scanned_registry(context: click.Context) -> Registry:
-    """The registry, with the plugins imported: what a command asks it next prints nothing of theirs."""
+    """The registry, with its plugins imported, so that they print nothing when a command uses it."""
     registry = unscanned_registry(context)
-    with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no part of our answer
+    with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is not part of our output
         registry.list_plugins()
     return registry

@@ -1,4 +1,4 @@
-"""What every room uses: errors, findings, values, tables as text, files that are never half written.
+"""Helpers for every room: errors, findings, values, tables as text, and files that are never half written.
 
 May be imported by every room. May import no other room, and neither torch nor ExecuTorch.
 """

@@ -1,7 +1,7 @@
 """Every error that recipes raises on purpose.
 
-All derive from `RecipesError`, and from the built-in class that a caller would expect. Their text is
-one block that names the thing at fault and the way out; the command line prints it as it is.
+All derive from `RecipesError`, and from the built-in class that a caller would expect. The message is one block that
+names the object at fault and says what to do. The command line prints it unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RecipesWarning(UserWarning):
 
 
 class PluginError(RecipesError, ImportError):
-    """A plugin that is needed cannot be used; says which, from which distribution, at which stage and why."""
+    """A required plugin cannot be used; the message names the plugin, its distribution, the stage and the reason."""
 
 
 class UnknownPluginError(RecipesError, LookupError):
@@ -36,7 +36,7 @@ class UnknownRecipeError(RecipesError, LookupError, ValueError):
 
 
 class TargetUnavailableError(RecipesError, ImportError):
-    """A target is known, but something that it requires is missing, broken or not made for this host."""
+    """A target is known, but something that it requires is missing, broken or not supported on this host."""
 
 
 class BackendUnavailableError(RecipesError, ImportError):
@@ -48,26 +48,26 @@ class OptionError(RecipesError, ValueError, TypeError):
 
 
 class RecipeConflictError(RecipesError, ValueError):
-    """Recipes that cannot be one: names the field, each recipe with its value, and what to do."""
+    """Recipes cannot be merged; the message names the field, each recipe with its value, and what to do."""
 
 
 class UnknownFieldError(RecipeConflictError):
-    """A recipe sets a field that this version has no policy for, so it could only be dropped."""
+    """A recipe sets a field that this version has no policy for, so a merge would lose its value."""
 
 
 class ArgumentError(RecipesError, ValueError, TypeError):
-    """An argument of `export` (or of another public function) is not what it must be."""
+    """An argument of `export` (or of another public function) is missing, misplaced or of the wrong kind."""
 
 
 class SaveError(RecipesError, OSError):
-    """A file could not be written; what was there before is untouched."""
+    """A file could not be written; the file that was there before is unchanged."""
 
 
 class ExportError(RecipesError, RuntimeError):
-    """A stage of an export failed; `stage` names it and `__cause__` is what was raised there.
+    """A stage of an export failed; `stage` names it and `__cause__` is the original exception.
 
     Args:
-        message: The whole text.
+        message: The full message.
         stage: The stage's name, as in `executorch.export.StageType`.
     """
 
@@ -77,11 +77,11 @@ class ExportError(RecipesError, RuntimeError):
 
 
 class ExportManyError(RecipesError, RuntimeError):
-    """Some of several exports of one model failed; those of the others are whole.
+    """Some of several exports of one model failed; the others are complete.
 
     Args:
         sessions: The sessions that succeeded, by target.
-        failures: What was raised for each of the others, by target.
+        failures: The exception of each target that failed, by target.
     """
 
     def __init__(self, sessions: Mapping[str, Any], failures: Mapping[str, BaseException]) -> None:
@@ -93,10 +93,10 @@ class ExportManyError(RecipesError, RuntimeError):
 
 
 class MissingKernelError(ExportError):
-    """Operators that no backend took and ExecuTorch has no kernel for: the file could not run anywhere.
+    """ExecuTorch has no kernel for operators that no backend took, so the file could not run anywhere.
 
     Args:
-        message: The whole text.
+        message: The full message.
     """
 
     def __init__(self, message: str) -> None:
@@ -107,9 +107,9 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The names among `known` that look most like `word`, best first, whatever their case.
 
     Args:
-        word: What was written.
+        word: The name to look for.
         known: The names that exist.
-        most: How many to give at most.
+        most: How many names to return at most.
     """
     by_folded = {name.casefold(): name for name in known}
     close = difflib.get_close_matches(word.casefold(), list(by_folded), n=most, cutoff=0.6)
@@ -117,6 +117,6 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'a' or 'b'?` (with a leading space), or nothing where no name comes close."""
+    """` Did you mean 'a' or 'b'?` (with a leading space), or an empty string where no name is close."""
     close = nearest(word, known)
     return f" Did you mean {' or '.join(repr(name) for name in close)}?" if close else ""

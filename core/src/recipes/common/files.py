@@ -1,4 +1,4 @@
-"""Write files so that a reader, a crash or a full disk never meets half of one."""
+"""Write files atomically: a crash or a full disk never leaves half a file for a reader to find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Writer = Callable[[IO[bytes]], Any]
 
 
 def check_destination(path: str | os.PathLike[str]) -> Path:
-    """The path as a `Path`, if a file can be put there.
+    """Return the path as a `Path`, if a file can be written there.
 
     Raises:
         SaveError: It is a folder, or its folder does not exist or cannot be written to.
@@ -32,19 +32,19 @@ def check_destination(path: str | os.PathLike[str]) -> Path:
 
 
 def write_atomically(writers: Mapping[Path, Writer]) -> None:
-    """Write files beside their destinations, and move them there when all of them are whole.
+    """Write files beside their destinations, and move them there when all of them are complete.
 
-    A failure while writing leaves every destination as it was. One file is moved in one step. Several
-    cannot be, so once all are whole a journal is put beside the first: a process that is killed before that
-    leaves the old files; one that is killed after it leaves new files of which some are still to be moved,
-    which `finish_saving` does, from the next save or from whoever reads them through recipes. Two
-    processes that save to one path at the same time are not kept apart.
+    A failure while writing leaves every destination as it was. One file is moved in one step. Several files cannot
+    be, so a journal is written beside the first one once all are complete. A process that is killed before that
+    leaves the old files. A process that is killed after that leaves complete new files, of which some may not be
+    moved yet: `finish_saving` moves them, on the next save or when recipes reads them. Nothing prevents two processes
+    from saving to one path at the same time.
 
     Args:
         writers: For each destination, a function that writes its bytes to an open file. All are in one folder.
 
     Raises:
-        SaveError: Nothing could be written; the destinations are as they were.
+        SaveError: The files could not be written; the destinations are as they were.
     """
     first = next(iter(writers))
     assert all(destination.parent == first.parent for destination in writers), "a journal is of one folder"
@@ -68,7 +68,7 @@ def write_atomically(writers: Mapping[Path, Writer]) -> None:
         names = ", ".join(str(destination) for destination in writers)
         raise SaveError(f"Cannot save {names}: {error.strerror or error}.") from error
     finally:
-        # With a journal these are the new files, whole, which are still to be moved.
+        # With a journal, these are complete new files that must still be moved.
         if not _journal(first).exists():
             for temporary in written.values():
                 with suppress(FileNotFoundError):
@@ -76,13 +76,13 @@ def write_atomically(writers: Mapping[Path, Writer]) -> None:
 
 
 def finish_saving(path: Path) -> None:
-    """Move files into place whose saving was cut short when all of them were whole already.
+    """Move complete files into place after a save that was interrupted.
 
     Args:
-        path: The first of the files, a program's.
+        path: The first of the files: the program.
 
     Raises:
-        SaveError: There are such files, and they cannot be moved.
+        SaveError: There are such files, but they cannot be moved.
     """
     journal = _journal(path)
     try:
@@ -92,10 +92,11 @@ def finish_saving(path: Path) -> None:
     try:
         with ExitStack() as replaced:
             if os.name == "posix":
-                # A file system that frees a replaced file at once takes milliseconds; while it is open, microseconds.
-                # So short is the time in which somebody who reads without recipes could meet a mix.
+                # Replacing a file takes milliseconds where the file system frees the old one at once, and
+                # microseconds while the old one is open. In that time a reader that does not use recipes could find
+                # old and new files mixed.
                 for destination in moves:
-                    with suppress(OSError):  # it is not there, or not ours to read
+                    with suppress(OSError):  # it does not exist, or we may not read it
                         replaced.enter_context(open(path.parent / destination, "rb"))
             for destination, temporary in moves.items():
                 with suppress(FileNotFoundError):  # moved already
@@ -103,8 +104,9 @@ def finish_saving(path: Path) -> None:
             journal.unlink(missing_ok=True)
     except OSError as error:
         raise SaveError(
-            f"Saving {path} was cut short, and its new files cannot be moved into place ({error.strerror or error}). "
-            f"{journal.name} in its folder says which they are."
+            f"A save of {path} was interrupted, and its new files cannot be moved into place "
+            f"({error.strerror or error}). "
+            f"{journal.name} in the same folder lists them."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a check found: in a model, an input or a recipe before the slow work, or in what is installed."""
+"""The results of checks: of a model, an input or a recipe before the slow work, or of the installation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a person should know.
+    """One result of a check that the user should know.
 
     Args:
-        level: `error`: the export would fail or make a wrong file; or a plugin needs mending. `warning`: it would
-            make one that is likely not what was meant; or something is missing. `note`: something was decided.
-        code: A short name for the kind, in words joined by `-`: `training-mode`.
+        level: `error`: the export would fail or write a wrong file, or a plugin must be fixed. `warning`: the export
+            would write a file that is likely not the intended one, or something is missing. `note`: recipes made a
+            decision.
+        code: A short name for the kind of finding, in words joined by `-`: `training-mode`.
         where: The module, tensor or argument by its qualified name: `encoder.layer.0.dropout`; or the plugin.
-        message: What is the matter, in one sentence.
+        message: What is wrong, or what was decided, in one sentence.
         way_out: What to do about it; empty for a note.
     """
 
@@ -36,7 +37,7 @@ class Finding:
         return f"{self.level}: {place}{self.message}{way_out} [{self.code}]"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {
             "level": self.level,
             "code": self.code,
@@ -50,7 +51,7 @@ class PreflightError(RecipesError, ValueError):
     """The model cannot be exported as asked; `findings` has every reason, not only the first.
 
     Args:
-        findings: What was found; those of level `error` make the text.
+        findings: All findings; the message lists those of level `error`.
     """
 
     def __init__(self, findings: Sequence[Finding]) -> None:

@@ -1,4 +1,4 @@
-"""Tables and pages as text: the same to `print`, to a rich console and in a file."""
+"""Tables and pages as text that is the same in `print`, on a rich console and in a file."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ if TYPE_CHECKING:
 
 
 _WIDTH = 120
-"""Columns of text that is not made for a terminal."""
+"""The width, in columns, of text that is not printed to a terminal."""
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Group:
-    """A table with a title and no lines; the first column is never broken.
+    """A table with a title and without lines; the first column is never wrapped.
 
     Args:
-        title: What stands above it.
-        columns: The headers; one that ends in `#` is of numbers, which stand right.
-        rows: The cells, shown as `str` has them.
+        title: The title above the table.
+        columns: The headers; a header that ends in `#` marks a column of numbers, which is aligned right.
+        rows: The cells, each shown as `str` returns it.
     """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    # A title of the table's own would be broken at the table's width.
+    # Rich would wrap the table's own title at the table's width.
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
         made.add_column(
@@ -41,7 +41,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def as_text(renderable: Any) -> str:
-    """What a rich console would print, without colours, whatever terminal there is."""
+    """The text that a rich console would print, without colours and whatever the terminal."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False, markup=False)
@@ -51,7 +51,7 @@ def as_text(renderable: Any) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes in words: `1.2 MB`."""
+    """A number of bytes for people to read: `1.2 MB`."""
     from rich.filesize import decimal
 
     return decimal(count)

@@ -1,4 +1,4 @@
-"""The values in a recipe: whether two mean the same, what to call them, and how to copy them."""
+"""Compare, describe and copy the values in a recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import types
 from typing import Any
 
 OPERATORS = ("_core_aten_ops_exception_list", "preserve_ops", "reinplace_extra_ops")
-"""Sets of operators, whatever their type: without order, and operators are never copied."""
+"""Fields that hold sets of operators, whatever their type: order does not matter, and operators are never copied."""
 
 CALLABLES = (
     "aten_transform_passes",
@@ -23,7 +23,7 @@ CALLABLES = (
     "pre_prepare_passes",
     "train_fn",
 )
-"""Fields of the user's own callables, which are shared on purpose: a copy of one could copy a data set."""
+"""Fields that hold the user's own callables. They are shared on purpose: copying one could copy a data set."""
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, type)
@@ -33,7 +33,7 @@ def same(left: Any, right: Any, comparing: frozenset[tuple[int, int]] = frozense
     """Whether two values mean the same, though they may be different objects.
 
     Containers, dataclasses, functions and objects without an `__eq__` of their own are compared by
-    what is in them: a provider makes fresh objects each time that it is asked.
+    their contents, because a provider makes new objects on each call.
 
     Args:
         left: One value.
@@ -65,12 +65,12 @@ def same(left: Any, right: Any, comparing: frozenset[tuple[int, int]] = frozense
 
 
 def _inherits(value: Any, method: str) -> bool:
-    """Whether a method is the one of every object, which tells nothing of what is inside."""
+    """Whether a method is inherited from `object`, so that it says nothing about the contents."""
     return getattr(type(value), method) is getattr(object, method)
 
 
 def _around(function: types.FunctionType) -> list[Any]:
-    """What a function's code works with."""
+    """What a function's code depends on, besides its arguments."""
     closed_over = [cell.cell_contents for cell in function.__closure__ or ()]
     return [function.__module__, function.__defaults__, function.__kwdefaults__, closed_over]
 
@@ -79,7 +79,7 @@ _RUN_STATE = {
     # MemoryPlanningPass. ExecuTorch's default one is a single object for the whole process, so without this
     # an export would change what the default is.
     "memory_planning_algo": ("state", "enable_non_cpu_memory_planning"),
-    # ExportPass: the tools with which it walks a graph, never equal between two passes.
+    # ExportPass: the objects with which it walks a graph, which are never equal between two passes.
     "node_debug_str": ("interpreter", "tracer", "fake_tensor_mode", "node_debug_str"),
 }
 """Attributes that ExecuTorch's passes use while they run, by an attribute that only such a pass has."""
@@ -122,10 +122,10 @@ def _plain_settings(value: Any) -> dict[str, Any]:
 
 
 class Copier:
-    """Copies the parts of one recipe; what is the same object twice in it stays one object.
+    """Copies the parts of one recipe; an object that occurs twice in it is copied once.
 
     Attributes:
-        shared: For what could not be copied, by `id`: what was raised instead.
+        shared: Why an object could not be copied, by the object's `id`: the exception as text.
     """
 
     def __init__(self) -> None:
@@ -143,16 +143,16 @@ class Copier:
         before = dict(self._made)
         try:
             for attribute in getattr(value, "__dict__", {}).values():
-                if isinstance(attribute, types.MappingProxyType):  # every partitioner has one; deepcopy has no way
+                if isinstance(attribute, types.MappingProxyType):  # every partitioner has one; deepcopy cannot copy it
                     self._made[id(attribute)] = types.MappingProxyType(copy.deepcopy(dict(attribute), self._made))
             return copy.deepcopy(value, self._made)
         except Exception as error:  # whatever the object's own __deepcopy__ or __reduce__ raises
-            # A failed copy leaves half-made objects behind. The dict stays the same one: its id is a key in it.
+            # A failed copy leaves incomplete objects in the dict. It must stay the same dict: its id is a key in it.
             self._made.clear()
             self._made.update(before)
             self.shared[id(value)] = f"{type(error).__name__}: {error}"
             return value
 
     def copied(self, value: Any) -> Any:
-        """The copy that was made of an object, or the object itself where none was."""
+        """The copy that was made of an object, or the object itself where there is none."""
         return self._made.get(id(value), value)

@@ -1,7 +1,7 @@
 """What a plugin declares, and what is installed: hooks, options, providers, targets, discovery, the catalog.
 
 May be imported by every room but `common` and `executorch`. May import `common`; imports neither torch nor ExecuTorch,
-so that listing what is possible is instant.
+so that listing targets and recipes is fast.
 """
 
 from recipes.plugins.catalog import (

@@ -1,4 +1,4 @@
-"""What the installed plugins declare: the questions that can be answered without torch."""
+"""The catalog of what the installed plugins declare; its queries import no torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 RecipeReference: TypeAlias = "RecipeType | str | executorch.export.RecipeType"
-"""What stands for a recipe type: a plugin's enum member, its id, or ExecuTorch's own member of that name."""
+"""A reference to a recipe type: a plugin's enum member, its id, or ExecuTorch's own member of that name."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RegisteredRecipe:
 
 @dataclass(frozen=True)
 class MadeRecipe:
-    """What a plugin made of one of its recipe types.
+    """A recipe that a plugin made for one of its recipe types.
 
     Args:
         recipe: The recipe.
@@ -73,10 +73,10 @@ class MadeRecipe:
 
 
 class Catalog:
-    """Everything that the installed plugins declare. Scanned when first asked, then kept.
+    """Everything that the installed plugins declare. It is scanned on first use, then cached.
 
     Args:
-        entry_points: The plugins to use; those of everything that is installed by default.
+        entry_points: The plugins to use; by default all that are installed.
         environ: Where `RECIPES_DISABLE`, `RECIPES_ONLY` and `RECIPES_STRICT` are looked up; `os.environ` by default.
     """
 
@@ -102,12 +102,12 @@ class Catalog:
         return list(self._scan.plugins)
 
     def tolerant(self) -> Self:
-        """The same plugins, but `RECIPES_STRICT` raises nothing: to find out what is wrong."""
+        """A catalog of the same plugins in which `RECIPES_STRICT` has no effect, to find out what is wrong."""
         environ = self._scan.environ
         return type(self)(self._scan.entry_points, {name: environ[name] for name in environ if name != STRICT})
 
     def unknown_plugin_names(self) -> list[tuple[str, str]]:
-        """What `RECIPES_DISABLE` and `RECIPES_ONLY` name and no plugin is called: (variable, name)."""
+        """The names in `RECIPES_DISABLE` and `RECIPES_ONLY` that no plugin has, as (variable, name)."""
         return unknown_names((plugin.name for plugin in self._scan.plugins), self._scan.environ)
 
     def list_recipes(self) -> list[RegisteredRecipe]:
@@ -126,14 +126,15 @@ class Catalog:
         return sorted(recipes, key=lambda recipe: recipe.id)
 
     def list_targets(self, os: str | None = None, *, include_unavailable: bool = False) -> list[Target]:
-        """What can be built for with the installed plugins, sorted by name; imports no torch.
+        """The targets that the installed plugins can build for, sorted by name; imports no torch.
 
         Args:
-            os: Only targets of this operating system: `ios`, `android`, `linux`.
-            include_unavailable: Also targets that are known but cannot be built for here, with the reason.
+            os: List only targets of this operating system: `ios`, `android`, `linux`.
+            include_unavailable: Whether to list also targets that are known but cannot be built for here, with the
+                reason.
 
         Warns:
-            RecipesWarning: No plugin is installed at all; the text says which to install.
+            RecipesWarning: No plugin is installed at all; the message says which to install.
         """
         if not self._scan.plugins:
             warnings.warn(no_plugins(), RecipesWarning, stacklevel=2)
@@ -147,11 +148,12 @@ class Catalog:
         """A target by name, in whatever state it is.
 
         Raises:
-            UnknownTargetError: No plugin declares it; names the nearest, and the package that likely has it.
-            PluginError: The plugin that likely declares it is installed and does not work.
+            UnknownTargetError: No plugin declares it; the message names the nearest target, and the package that
+                likely provides it.
+            PluginError: The plugin that likely declares it is installed, but does not work.
         """
         if not isinstance(name, str):
-            raise ArgumentError(f"A target is named by a string, not by a {type(name).__name__}: {name!r}.")
+            raise ArgumentError(f"The name of a target must be a string, not a {type(name).__name__}: {name!r}.")
         target = self._scan.targets.get(name)
         if target is not None:
             return target
@@ -169,7 +171,7 @@ class Catalog:
             sure = package in known_plugin_packages()
             lines.append(f"It is {'' if sure else 'likely '}provided by {package}: pip install {package}")
         elif not accelerator:
-            lines.append("Target names read <os>-<arch>-<accelerator>-<precision>.")
+            lines.append("Target names have the form <os>-<arch>-<accelerator>-<precision>.")
         if not self._scan.plugins:
             lines.append(no_plugins())
         elif self._scan.targets:
@@ -184,7 +186,7 @@ class Catalog:
                 the same backend, which stands for the plugin's member of that name.
 
         Raises:
-            UnknownRecipeError: No installed plugin provides it; names the nearest.
+            UnknownRecipeError: No installed plugin provides it; the message names the nearest recipe.
             PluginError: The plugin that provides it does not work.
         """
         backend_of = getattr(recipe, "get_backend_name", None)
@@ -195,7 +197,7 @@ class Catalog:
             wanted = f"{backend_of()}:{member.lower()}"
         else:
             raise UnknownRecipeError(
-                f"A recipe is a RecipeType or its id ('backend:name'), not a {type(recipe).__name__}: {recipe!r}."
+                f"A recipe must be a RecipeType or its id ('backend:name'), not a {type(recipe).__name__}: {recipe!r}."
             )
         name = wanted.partition(":")[0]
         clash = self._scan.clashes.get(("backend", name))
@@ -217,7 +219,7 @@ class Catalog:
         return backend.plugin, backend.provider, found
 
     def _make(self, recipe: RecipeReference, options: Mapping[str, Any]) -> MadeRecipe:
-        """Have a plugin make a recipe; this is where a plugin imports torch and its toolchain.
+        """Have a plugin make a recipe; only here does a plugin import torch and its toolchain.
 
         Args:
             recipe: As in `find_recipe`.
@@ -233,12 +235,12 @@ class Catalog:
         return MadeRecipe(provider.create_recipe(recipe_type, **effective), plugin, recipe_type, effective)
 
     def resolve_target_options(self, target: Target, options: Mapping[str, Any]) -> list[dict[str, OptionValue]]:
-        """The effective options of each active component of a target, in partitioning order. Light.
+        """The effective options of each active component of a target, in partitioning order; imports no torch.
 
         Args:
             target: An assembled target.
-            options: Values by option name, for all components that take it, or by backend name, a
-                mapping for that backend alone; the latter wins.
+            options: Values by option name, for every component that takes the option, or by backend name, as a
+                mapping for that backend alone. The latter win.
 
         Raises:
             OptionError: No component takes an option, or a value is not allowed.
@@ -280,7 +282,7 @@ class Catalog:
 
 
 def known_plugin_packages() -> list[str]:
-    """The plugins that recipes-core names in its own metadata, as the extra `all`."""
+    """The plugins that recipes-core lists in its own metadata, in the extra `all`."""
     from packaging.requirements import Requirement
 
     requirements = (Requirement(text) for text in importlib_metadata.requires("recipes-core") or ())
@@ -288,7 +290,7 @@ def known_plugin_packages() -> list[str]:
 
 
 def no_plugins() -> str:
-    """What to say when no plugin is installed."""
+    """The message for an installation without plugins."""
     return f"No plugin is installed, so there is nothing to build for: pip install {' '.join(known_plugin_packages())}"
 
 
@@ -297,7 +299,7 @@ _default: Catalog | None = None
 
 
 def default_catalog() -> Catalog:
-    """The catalog of what is installed, made when first asked for."""
+    """The catalog of the installed plugins, built on first use."""
     global _default
     with _lock:
         if _default is None:

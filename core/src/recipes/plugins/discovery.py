@@ -1,7 +1,7 @@
 """Find, load and isolate plugins: from entry points to rows.
 
 Every entry point of the group `recipes` becomes one `Plugin`, whatever is wrong with it. Plugins are
-imported, registered and called one at a time, so that nothing that one of them does can lose another.
+imported, registered and called one at a time, so that a fault in one cannot affect another.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def load_plugins(
     """A row for each plugin, sorted by name and distribution.
 
     Args:
-        entry_points: The entry points to load; None for those of everything that is installed.
+        entry_points: The entry points to load; None for all that are installed.
         environ: Where `RECIPES_DISABLE`, `RECIPES_ONLY` and `RECIPES_STRICT` are looked up.
 
     Raises:
-        PluginError: With `RECIPES_STRICT`, for the first plugin that is not `ok`; `__cause__` is what it raised.
+        PluginError: With `RECIPES_STRICT`, for the first plugin that is not `ok`; `__cause__` is its exception.
     """
     unreadable: list[Plugin] = []
     if entry_points is None:
@@ -43,7 +43,7 @@ def load_plugins(
 
     names = {*by_name, *(row.name for row in unreadable)}
     for variable, word in unknown_names(names, environ):
-        _warn_once(f"{variable} names {word!r}, which no installed plugin is called.{did_you_mean(word, names)}")
+        _warn_once(f"{variable} names {word!r}, but no installed plugin has that name.{did_you_mean(word, names)}")
     switched_off = _switched_off(names, environ)
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -76,7 +76,7 @@ def _installed() -> tuple[list[importlib_metadata.EntryPoint], list[Plugin]]:
     """The entry points of everything that is installed, and a row for each plugin whose entry points are unreadable."""
     try:
         return list(importlib_metadata.entry_points(group=hookspecs.PROJECT)), []
-    except Exception:  # one distribution's file ends the scan of all; so they are read one by one
+    except Exception:  # one unreadable file ends the whole scan, so the files are read one by one
         pass
     entry_points: list[importlib_metadata.EntryPoint] = []
     unreadable = []
@@ -97,7 +97,7 @@ def _installed() -> tuple[list[importlib_metadata.EntryPoint], list[Plugin]]:
 
 
 def _mentions_plugins(distribution: Any) -> bool:
-    """Whether entry points that cannot be read are, in part, ours."""
+    """Whether entry points that cannot be read include plugins of recipes."""
     try:
         text = distribution.read_text("entry_points.txt") or ""
     except UnicodeDecodeError as error:
@@ -116,7 +116,7 @@ def _listed(environ: Mapping[str, str]) -> Iterator[tuple[str, set[str]]]:
 
 
 def unknown_names(names: Iterable[str], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What `RECIPES_DISABLE` and `RECIPES_ONLY` name and no plugin is called: (variable, name).
+    """The names in `RECIPES_DISABLE` and `RECIPES_ONLY` that no plugin has, as (variable, name).
 
     Args:
         names: The names of all plugins.
@@ -141,14 +141,14 @@ _warned: set[str] = set()
 
 
 def _warn_once(text: str) -> None:
-    """Warn, but only once in a process about the same thing: a refresh does not repeat it."""
+    """Warn only once per process with the same text, so that a refresh does not repeat it."""
     if text not in _warned:
         _warned.add(text)
         warnings.warn(text, RecipesWarning, stacklevel=2)
 
 
 def find_clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:
-    """What is declared more than once, and so is used from nobody: (`backend` or `target`, its name) to the reason."""
+    """What is declared more than once, so no declaration is used: (`backend` or `target`, its name) to the reason."""
     owners: dict[tuple[str, str], list[Plugin]] = defaultdict(list)
     for plugin in plugins:
         for provider in plugin.providers:
@@ -158,14 +158,14 @@ def find_clashes(plugins: Iterable[Plugin]) -> dict[tuple[str, str], str]:
     return {
         (what, name): f"the {what} {name!r} is declared by "
         + " and by ".join(plugin.origin for plugin in declaring)
-        + ", so it is used from neither"
+        + ", so neither declaration is used"
         for (what, name), declaring in sorted(owners.items())
         if len(declaring) > 1
     }
 
 
 def _with_clashes(plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Write into each row what of it nobody can use: clashes, and components whose recipe does not exist."""
+    """Record in each row what cannot be used: clashes, and components whose recipe does not exist."""
     clashing = find_clashes(plugins)
     recipes = {backend: {r.id for r in known} for row in plugins for backend, known in row.recipes.items()}
     rows = []

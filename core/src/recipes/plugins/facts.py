@@ -1,4 +1,4 @@
-"""What a model is, and what it does with its example inputs: what checks before an export go by."""
+"""Facts about a model and what it does with its example inputs, for the checks before an export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """One method of a model, looked at before it is captured.
+    """Facts about one method of a model, collected before it is captured.
 
     Args:
         method: The method's name.
@@ -20,7 +20,8 @@ class ModelFacts:
         inputs: The tensors among the example inputs, by the argument's name (`x`, `states[0]`).
         weights: Its parameters and buffers, by qualified name.
         updated_buffers: The buffers that it writes to, with the values that they start from.
-        replaced_buffers: Those of them that it gives another tensor (`self.total = ...`) instead of writing in place.
+        replaced_buffers: Those of them to which it assigns a new tensor (`self.total = ...`) instead of writing in
+            place.
     """
 
     method: str

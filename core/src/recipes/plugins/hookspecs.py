@@ -5,8 +5,8 @@ A plugin is a module named by an entry point in the group `recipes`:
     [project.entry-points.recipes]
     acme = "recipes_acme.plugin"
 
-The module must be light: it imports no torch, ExecuTorch or toolchain; the provider's
-`build_recipe` does. Each hook is a function marked with `recipes.hookimpl`:
+The module must be light: it imports no torch, ExecuTorch or toolchain; only the
+provider's `build_recipe` may. Each hook is a function marked with `recipes.hookimpl`:
 
     from recipes import hookimpl
 
@@ -14,8 +14,8 @@ The module must be light: it imports no torch, ExecuTorch or toolchain; the prov
     def recipes_register_providers():
         return [AcmeProvider()]
 
-Hooks return values and are called once for each scan. They grow by gaining arguments; an
-implementation names only those that it uses.
+Hooks return values and are called once per scan. A later version may pass more arguments to a hook; an implementation
+names only those that it uses.
 """
 
 from __future__ import annotations

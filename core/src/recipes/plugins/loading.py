@@ -1,4 +1,4 @@
-"""Load one plugin and ask it for what it declares, so that nothing that it does can lose another."""
+"""Load one plugin and query what it declares, so that its faults cannot affect another plugin."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _CHECKED_REQUIREMENTS = ("recipes-core", "executorch")
 """Distributions whose versions a plugin's own metadata must accept before its module is imported."""
 
 HEAVY = frozenset({"executorch", "numpy", "torch", "torchao"})
-"""Packages that a plugin must not import when it is listed; everybody would wait for them."""
+"""Packages that a plugin must not import when it is listed: they would slow down every listing."""
 
 MANY_MODULES = 50
-"""A package that has at least so many modules loaded is heavy too: toolchains, whose names core does not know."""
+"""A package with at least this many loaded modules is heavy too: a toolchain whose name recipes-core does not know."""
 
 
 def identity(distribution: Any) -> tuple[str, str, str]:
-    """A distribution's name and version, and what is wrong with its metadata where it has none."""
+    """A distribution's name and version, and what is wrong with its metadata if they are missing."""
     fault = "it has no name or no version"
     try:
         name, version = distribution.name, distribution.version
@@ -50,7 +50,7 @@ def identity(distribution: Any) -> tuple[str, str, str]:
 
 
 def row_of(entry_point: importlib_metadata.EntryPoint) -> Plugin:
-    """The row of a plugin that has not been imported yet; `broken` where its distribution cannot be told."""
+    """The row of a plugin that has not been imported yet; `broken` if its distribution cannot be identified."""
     if entry_point.dist is None:
         return Plugin(entry_point.name, "no distribution", "")
     distribution, version, fault = identity(entry_point.dist)
@@ -60,7 +60,7 @@ def row_of(entry_point: importlib_metadata.EntryPoint) -> Plugin:
 
 
 def load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: pluggy.PluginManager) -> Plugin:
-    """Load a plugin, and note what that cost."""
+    """Load a plugin, and record the time that it took and the heavy packages that it imported."""
     loaded = set(sys.modules)
     started = time.perf_counter()
     row = _load(row, entry_point, manager)
@@ -78,10 +78,11 @@ def _heavy_imports(entry_point: importlib_metadata.EntryPoint, imported: Iterabl
     module = entry_point.value.partition(":")[0].strip()
     own = module.partition(".")[0]
     used = set(imported)
-    # Somebody else may have imported it before. Modules that are there since a recipe was built may hold anything.
+    # Other code may have imported a package before, so look at what the modules hold. The plugin's other modules may
+    # hold anything: they were loaded to build a recipe.
     for name in {module, *(name for name in used if name.partition(".")[0] == own)}:
         for value in list(getattr(sys.modules.get(name), "__dict__", {}).values()):
-            # Not by plain attribute access, which runs the plugin's code and would load a module that is lazy.
+            # Plain attribute access would run the plugin's code and load a lazy module.
             if issubclass(type(value), ModuleType):
                 used.add(str(object.__getattribute__(value, "__dict__").get("__name__", "")))
             elif issubclass(type(value), type):
@@ -135,11 +136,11 @@ def _load(row: Plugin, entry_point: importlib_metadata.EntryPoint, manager: plug
 
 
 def describe_error(error: BaseException) -> str:
-    """`ImportError: No module named 'x' (plugin.py, line 3)`: what was raised and the last line of the plugin's own."""
+    """`ImportError: No module named 'x' (plugin.py, line 3)`: the exception and the last line of plugin code."""
     try:
         text = str(error).strip() or "no message"
     except Exception as own:
-        text = f"its text cannot be made, for that raises {type(own).__name__}"
+        text = f"its text is unknown, because str() raises {type(own).__name__}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     where = ""
     if frames and frames[-1].filename != __file__ and "pluggy" not in frames[-1].filename:
@@ -165,14 +166,14 @@ def _incompatibility(entry_point: importlib_metadata.EntryPoint) -> str:
         try:
             installed = importlib_metadata.version(name)
         except importlib_metadata.PackageNotFoundError:
-            continue  # absent is a matter of availability, which says how to install it
+            continue  # if it is missing, availability() says how to install it
         if not requirement.specifier.contains(installed, prereleases=True):
-            reasons.append(f"it needs {name}{requirement.specifier}, and {name} {installed} is installed")
+            reasons.append(f"it needs {name}{requirement.specifier}, but {name} {installed} is installed")
     return "; ".join(reasons)
 
 
 def _check_hook_names(plugin: object) -> None:
-    """Refuse what pluggy would pass over without a word: no hook at all, one without its mark or of another name."""
+    """Refuse what pluggy would ignore silently: no hook at all, an unmarked hook, or one with an unknown name."""
     specified = [name for name in vars(hookspecs) if name.startswith("recipes_")]
     named = [name for name in dir(plugin) if name.startswith("recipes_register")]
     for name in named:
@@ -201,7 +202,7 @@ def _declared(manager: pluggy.PluginManager, plugin: str, hook: str, kind: type 
 
 
 def _ask(provider: RecipeProvider) -> tuple[Availability, dict[RecipeType, RecipeInfo]]:
-    """Ask a provider, once, for all that listing needs, so that its faults show while its plugin can still be named."""
+    """Query a provider once for all that listing needs, so that a fault is reported for the right plugin."""
     backend = provider.backend_name
     if not isinstance(backend, str) or not re.fullmatch(r"[a-z0-9_]+", backend):
         raise TypeError(f"{type(provider).__name__}.backend_name must be a lower-case name, not {backend!r}")

@@ -24,7 +24,7 @@ OPTION_TYPES: Mapping[str, str] = {
     "strs": "a list of strings",
     "callable": "a callable (as text: package.module:name)",
 }
-"""What `Option.type` may say, with the words that errors and help use for it."""
+"""The values that `Option.type` may have, with the words that errors and help use for each."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Option:
         type: A key of `OPTION_TYPES`: `int`, `float`, `bool`, `str`, `ints`, `strs` or `callable`.
         help: One line, with the unit where there is one.
         default: The value when none is given. None means "unset": the recipe decides.
-        choices: For `str`: the values allowed. Compared exactly; an error gives the nearest.
+        choices: For `str`: the allowed values. They are compared exactly; an error names the nearest.
         aliases: For `str` with choices: other spellings, each mapped to the choice that it stands for.
         minimum: For `int`, `float` and each of `ints`: the smallest value allowed.
         maximum: The largest value allowed.
         multiple_of: For `int` and each of `ints`: a number that must divide the value.
         toolchain_enum: For `str`: the module prefix of the toolchain's own enum whose members may be
             given instead of their names, such as `acme_sdk` for `acme_sdk.Device.GPU`.
-        required: Whether a value must be given: there is no default that would be right.
+        required: Whether a value must be given, because no default would be right.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Option:
                 own enum member. None means "unset".
 
         Returns:
-            An int, float, bool, str, tuple of these, or a callable; equal values have one form.
+            An int, float, bool, str, tuple of these, or a callable; equal values have the same form.
 
         Raises:
             OptionError: The value has the wrong type, is out of range, or is none of the choices.
@@ -105,7 +105,7 @@ class Option:
 
     def _in_range(self, number: float) -> bool:
         return (
-            number == number  # not a NaN, which compares with nothing
+            number == number  # not NaN, for which every comparison is false
             and (self.minimum is None or number >= self.minimum)
             and (self.maximum is None or number <= self.maximum)
             and (self.multiple_of is None or number % self.multiple_of == 0)
@@ -168,8 +168,8 @@ class OptionValue:
     """The effective value of an option, and where it came from.
 
     Args:
-        value: The canonical value, as `Option.parse` gives it.
-        source: `default`, `given`, `target`, or a sentence where a recipe settled it
+        value: The canonical value, as `Option.parse` returns it.
+        source: `default`, `given`, `target`, or a sentence where a recipe decided it
             (`raised to iOS17: needed by int8`).
     """
 

@@ -1,7 +1,7 @@
 """What a plugin provides for a backend: recipe types, their options, and the factory.
 
 Everything here is light: declaring a provider imports neither torch nor a toolchain. Only
-`RecipeProvider.build_recipe` may, since it is the one that makes ExecuTorch's objects.
+`RecipeProvider.build_recipe` may import them, because it creates ExecuTorch's objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RecipeType(enum.Enum):
     """Base of a backend's enum of recipe types; a member names one way to lower to that backend.
 
-    The light twin of `executorch.export.RecipeType`, which imports torch. A plugin derives an enum
+    It is the light counterpart of `executorch.export.RecipeType`, which imports torch. A plugin derives an enum
     from it and overrides `get_backend_name`.
     """
 
@@ -46,12 +46,12 @@ class RecipeType(enum.Enum):
 
 @dataclass(frozen=True)
 class RecipeInfo:
-    """What a recipe type does, told without a toolchain.
+    """What a recipe type does, described without a toolchain.
 
     Args:
         summary: One line.
         weights: The precision of weights: `float32`, `float16`, `int8`, `int4`.
-        activations: The precision of activations, likewise; `int8 dynamic` where ranges are measured at run time.
+        activations: The precision of activations, in the same way; `int8 dynamic` if ranges are measured at run time.
         needs_calibration: Whether representative inputs decide the result.
         options: Every option that the recipe takes.
         deployment_target: The lowest version of the operating system that can run the result, or an
@@ -73,7 +73,7 @@ class Availability:
     Args:
         available: True when it can.
         reason: Why not, in one sentence; empty when available.
-        hint: What mends it, best a command; empty when nothing does.
+        hint: How to fix it, preferably as a command; empty when there is no fix.
     """
 
     available: bool
@@ -87,23 +87,23 @@ class Availability:
         platforms: Sequence[tuple[str, str]] = (),
         python_below: tuple[int, int] | None = None,
     ) -> Availability:
-        """Availability from what is plain without importing anything.
+        """Determine availability without importing anything.
 
         Args:
-            modules: Top-level modules that must be present, each with what `pip install` calls it.
+            modules: Top-level modules that must be present, each with its requirement for `pip install`.
             platforms: The (system, machine) pairs that work, as `platform.system()` and
-                `platform.machine()` give them; empty for all.
+                `platform.machine()` return them; empty for all.
             python_below: The first Python version without a toolchain, such as (3, 14).
         """
         host = (platform.system(), platform.machine())
         if platforms and host not in platforms:
             works = ", ".join(" ".join(pair) for pair in platforms)
-            return Availability(False, f"works on {works}, and this is {' '.join(host)}")
+            return Availability(False, f"works on {works}, but this is {' '.join(host)}")
         if python_below is not None and sys.version_info >= python_below:
             limit = ".".join(map(str, python_below))
             return Availability(
                 False,
-                f"needs Python below {limit}, and this is {platform.python_version()}",
+                f"needs Python below {limit}, but this is {platform.python_version()}",
                 "use an older Python",
             )
         missing = {name: requirement for name, requirement in modules.items() if importlib.util.find_spec(name) is None}
@@ -117,7 +117,7 @@ class Availability:
 class RecipeProvider(ABC):
     """A backend's recipes. One instance is registered for each backend of a plugin.
 
-    Everything but `build_recipe` must be light: no torch, no toolchain.
+    Everything but `build_recipe` must be light: it imports neither torch nor a toolchain.
     """
 
     @property
@@ -135,13 +135,13 @@ class RecipeProvider(ABC):
 
     @abstractmethod
     def availability(self) -> Availability:
-        """Whether this backend can lower on this host; found out without importing its toolchain."""
+        """Whether this backend can lower on this host, determined without importing its toolchain."""
 
     def recipe_availability(self, recipe_type: RecipeType) -> Availability:
         """Whether one recipe type can be made on this host, where the backend can lower.
 
         Override it where some recipe types need more than the others, such as a package that only
-        quantization uses. Light, as `availability` is.
+        quantization uses. It must be light, as `availability` is.
 
         Args:
             recipe_type: One of `get_supported_recipes()`.
@@ -152,20 +152,20 @@ class RecipeProvider(ABC):
     def build_recipe(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue]
     ) -> executorch.export.ExportRecipe:
-        """Make a fresh recipe. Called with options that are complete and checked.
+        """Make a new recipe, from options that are complete and checked.
 
         Args:
             recipe_type: One of `get_supported_recipes()`.
-            options: Every declared option by name, as `settle_options` left it.
+            options: Every declared option by name, as `settle_options` returned it.
 
         Returns:
             A recipe that shares no mutable object with any other.
         """
 
     def settle_options(self, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
-        """Decide what no single option can: values that depend on the recipe or on each other.
+        """Decide the options whose values depend on the recipe or on each other.
 
-        Override it to fill in unset options, or to refuse combinations. Light.
+        Override it to fill in unset options, or to refuse combinations. It must be light.
 
         Args:
             recipe_type: One of `get_supported_recipes()`.
@@ -182,7 +182,7 @@ class RecipeProvider(ABC):
     def check_model(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
     ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
-        """Look at a model before it is exported: what it needs of the options, and what cannot work.
+        """Check a model before it is exported: which options it needs changed, and what cannot work.
 
         Override it where a backend has such rules. It is called with torch imported and may use it, but it must
         not lower anything.
@@ -193,8 +193,8 @@ class RecipeProvider(ABC):
             facts: One method of the model.
 
         Returns:
-            The options that must change, with sources that say why, and what was found. Options that the user
-            gave are never changed: a finding of level `error` says what they must be.
+            The options that must change, with sources that say why, and the findings. Options that the user gave are
+            never changed: a finding of level `error` says what they must be.
         """
         return {}, ()
 
@@ -205,7 +205,7 @@ class RecipeProvider(ABC):
     def resolve_options(
         self, recipe_type: RecipeType, given: Mapping[str, Any], source: str = "given"
     ) -> dict[str, OptionValue]:
-        """The effective value of every option of a recipe type. Light.
+        """The effective value of every option of a recipe type; imports neither torch nor a toolchain.
 
         Args:
             recipe_type: One of `get_supported_recipes()`.
@@ -234,7 +234,7 @@ class RecipeProvider(ABC):
                 parsed = option.parse(wrapped.value)
             except OptionError as error:
                 raise OptionError(f"Recipe {recipe_type.id}: {error}") from error.__cause__
-            # None is "unset" and leaves the default standing, as if the option had not been named.
+            # None means "unset": the default applies, as if the option had not been given.
             values[name] = (
                 OptionValue(option.parse(option.default), "default")
                 if parsed is None

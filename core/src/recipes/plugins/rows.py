@@ -23,13 +23,13 @@ class Plugin:
 
     Args:
         name: The entry point's name.
-        distribution: The distribution that it comes in, as `pip` calls it.
+        distribution: The distribution that provides it, by its name for `pip`.
         version: The distribution's version.
         state: `ok`: all that it declares is in use. `disabled`: switched off by the environment.
             `incompatible`: made for another version of recipes-core or ExecuTorch; not imported.
-            `conflict`: what `reason` names is declared twice and used from nobody; the rest is in use.
-            `broken`: what `reason` names is not used; what it did register is.
-        reason: What is wrong, for a person; empty when nothing is.
+            `conflict`: what `reason` names is declared twice and not used; the rest is in use.
+            `broken`: what `reason` names is not used; what the plugin did register is.
+        reason: What is wrong, as text for the user; empty when nothing is.
         stage: Where it went wrong: `metadata`, `import`, `register`, a hook's name, or empty.
         providers: What it registered, one for each backend.
         availability: Whether each of its backends can lower here, by the backend's name.
@@ -37,10 +37,10 @@ class Plugin:
         recipe_availability: Whether each of its recipes can be made here, by the recipe's id.
         targets: The targets that it declares.
         extensions: The components that it adds to targets of others.
-        error: What was raised, if anything.
-        seconds: How long it took to import the plugin and to ask it, in seconds.
-        heavy_imports: The packages that this imported, or that the plugin's module holds, and that a plugin should
-            import only when it builds a recipe.
+        error: The exception, if there was one.
+        seconds: How long it took to import and query the plugin, in seconds.
+        heavy_imports: The heavy packages that this imported, or that the plugin's module holds. A plugin should
+            import them only when it builds a recipe.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Plugin:
             return ""
         if self.state == "disabled":
             return f"Remove it from {DISABLE} or {ONLY} to use it."
-        return f"Mend or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
+        return f"Fix or uninstall {self.distribution}, or switch the plugin off with {DISABLE}={self.name}."
 
     def unusable(self) -> PluginError:
-        """The error to raise when this plugin is needed: which, from where, at which stage, why, and the way out."""
+        """The error to raise when this plugin is needed; it names the plugin, the stage, the reason and what to do."""
         stage = f" at {self.stage}" if self.stage else ""
         error = PluginError(f"The {self.origin} is {self.state}{stage}: {self.reason}. {self.way_out}")
         error.__cause__ = self.error

@@ -1,4 +1,4 @@
-"""One look at the installed plugins, and what follows from it: backends, targets, clashes."""
+"""One scan of the installed plugins, and what follows from it: backends, targets, clashes."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Backend:
 
 
 class Scan:
-    """What the installed plugins declare. Each part is found out when first asked for, then kept.
+    """What the installed plugins declare. Each part is computed on first use, then cached.
 
     Args:
-        entry_points: The plugins to use; None for those of everything that is installed.
+        entry_points: The plugins to use; None for all that are installed.
         environ: Where `RECIPES_DISABLE`, `RECIPES_ONLY` and `RECIPES_STRICT` are looked up.
     """
 
@@ -56,7 +56,7 @@ class Scan:
         self.environ = environ
 
     def forget(self) -> None:
-        """Find everything out again when it is asked for next."""
+        """Clear the cache, so that the next use scans again."""
         for cached in ("plugins", "clashes", "backends", "targets"):
             self.__dict__.pop(cached, None)
 
@@ -83,7 +83,8 @@ class Scan:
     @cached_property
     def targets(self) -> dict[str, Target]:
         """Every declared target, assembled, by name."""
-        # One whose recipe does not exist is told in its plugin's row, and is not the trouble of targets of others.
+        # An extension whose recipe does not exist is reported in its plugin's row, and does not affect other plugins'
+        # targets.
         extensions: list[tuple[str, TargetExtension]] = [
             (plugin.name, extension)
             for plugin in self.plugins
@@ -102,12 +103,12 @@ class Scan:
         return dict(sorted(targets.items()))
 
     def _may_exist(self, component: Component) -> bool:
-        """Whether the backend has the component's recipe, as far as can be told: it may not be installed."""
+        """Whether the backend has the component's recipe; True if the backend is not installed."""
         backend = self.backends.get(component.backend)
         return backend is None or backend.recipe_type(component.recipe) is not None
 
     def check(self, component: Component) -> tuple[str, str]:
-        """Why a component's recipe cannot be made here and what mends that; two empty strings when it can."""
+        """Why a component's recipe cannot be made here and how to fix that; two empty strings when it can."""
         clash = self.clashes.get(("backend", component.backend))
         if clash:
             return clash, "uninstall all but one of them"
@@ -115,7 +116,7 @@ class Scan:
         if backend is None:
             bad = self.unusable_plugin(component.backend, component.distribution)
             if bad is not None:
-                return f"the {bad.origin} is {bad.state}: {bad.reason}", f"mend, switch on or reinstall {bad.name}"
+                return f"the {bad.origin} is {bad.state}: {bad.reason}", f"fix, switch on or reinstall {bad.name}"
             return f"{component.distribution} is not installed", f"pip install {component.distribution}"
         if backend.recipe_type(component.recipe) is None:
             known = [r.id for r in backend.recipes]
@@ -124,7 +125,7 @@ class Scan:
         if availability.available:
             return "", ""
         return (
-            availability.reason or f"the {backend.plugin.origin} says that it cannot lower here, and not why",
+            availability.reason or f"the {backend.plugin.origin} reports that it cannot lower here, without a reason",
             availability.hint,
         )
 

@@ -1,4 +1,4 @@
-"""Targets: what plugins declare, and what it becomes with the plugins that are installed."""
+"""Targets: what plugins declare, and how it is assembled from the installed plugins."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def split_target_name(name: str) -> dict[str, str] | None:
 
 @dataclass(frozen=True)
 class Component:
-    """One slot of a target: a recipe, and what it is there for.
+    """One slot of a target: a recipe and its purpose.
 
     Args:
         recipe: A recipe id, `acme:fp16`. The recipe may belong to another plugin.
         role: `accelerator`: what the target is named after. `fallback`: takes what accelerators leave.
-        required: Whether the target is of no use without it.
-        options: Values for the recipe's options that hold in this target unless the user gives others.
-        distribution: What `pip install` calls the plugin that provides the recipe, for the hint where
-            it is missing; `recipes-<backend>` by default.
+        required: Whether the target is unavailable without it.
+        options: Values for the recipe's options that apply in this target unless the user gives others.
+        distribution: The name, for `pip install`, of the plugin that provides the recipe, for the hint where it is
+            missing; `recipes-<backend>` by default.
     """
 
     recipe: str
@@ -42,7 +42,7 @@ class Component:
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str) or not _RECIPE_ID.fullmatch(self.recipe):
-            raise ValueError(f"A component's recipe must read 'backend:name' in lower case, not {self.recipe!r}.")
+            raise ValueError(f"A component's recipe must be 'backend:name' in lower case, not {self.recipe!r}.")
         if self.role not in ("accelerator", "fallback"):
             raise ValueError(f"A component's role must be 'accelerator' or 'fallback', not {self.role!r}.")
         if not isinstance(self.options, Mapping):
@@ -62,7 +62,7 @@ class TargetProfile:
 
     Args:
         name: `<os>-<arch>-<accelerator>-<precision>`, in lower case.
-        components: What it is made of, in partitioning order within each role.
+        components: Its components, in partitioning order within each role.
         summary: One line.
         default: Whether `get_<os>_recipe()` picks this target when none is named.
     """
@@ -74,13 +74,13 @@ class TargetProfile:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or split_target_name(self.name) is None:
-            raise ValueError(f"A target's name must read '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
+            raise ValueError(f"A target's name must be '<os>-<arch>-<accelerator>-<precision>', not {self.name!r}.")
         object.__setattr__(self, "components", tuple(self.components))
         if not self.components:
             raise ValueError(f"Target {self.name!r} has no components.")
         for component in self.components:
             if not isinstance(component, Component):
-                raise TypeError(f"Target {self.name!r} has the component {component!r}, which is no recipes.Component.")
+                raise TypeError(f"Target {self.name!r} has the component {component!r}, not a recipes.Component.")
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,8 @@ class TargetExtension:
     Args:
         targets: A pattern for target names, as `fnmatch` reads it: `ios-arm64-*`.
         component: What to add. It is never `required`: the targets work without it, degraded where it is missing.
-        before: A backend of the same role that the component goes in front of, the owner's or another
-            extension's; where the target has none such, and by default, it goes after the owner's components
-            of its role.
+        before: A backend of the same role, the owner's or another extension's, that the component goes in front of.
+            By default, and where the target has no such backend, it goes after the owner's components of its role.
     """
 
     targets: str
@@ -122,10 +121,10 @@ class TargetComponent:
 
     Args:
         component: What was declared.
-        plugin: The plugin that put it there.
+        plugin: The plugin that added it.
         available: Whether its recipe can be made here.
         reason: Why not.
-        hint: What mends it.
+        hint: How to fix it.
     """
 
     component: Component
@@ -137,7 +136,7 @@ class TargetComponent:
 
 @dataclass(frozen=True, repr=False)
 class Target:
-    """A target as it can be built for with what is installed.
+    """A target as assembled from the installed plugins.
 
     Args:
         name: `<os>-<arch>-<accelerator>-<precision>`.
@@ -147,7 +146,7 @@ class Target:
         summary: One line.
         default: Whether `get_<os>_recipe()` picks it when no target is named.
         reason: Why it is not ready; empty when it is.
-        hint: What mends it, best a command.
+        hint: How to fix it, preferably as a command.
     """
 
     name: str
@@ -182,7 +181,7 @@ class Target:
 
     @property
     def accelerator(self) -> str:
-        """What the target is named after, mostly a backend."""
+        """The accelerator that the target is named after, usually a backend."""
         return self._part("accelerator")
 
     @property
@@ -197,23 +196,22 @@ class Target:
 
 
 Check = Callable[[Component], tuple[str, str]]
-"""Given a component: why its recipe cannot be made here and what mends that; two empty strings when it can."""
+"""Given a component: why its recipe cannot be made here and how to fix that; two empty strings when it can."""
 
 
 def order_components(
     plugin: str, profile: TargetProfile, extensions: Sequence[tuple[str, TargetExtension]]
 ) -> list[tuple[str, Component]]:
-    """All components of a target in partitioning order, each with the plugin that put it there.
+    """All components of a target in partitioning order, each with the plugin that added it.
 
-    Accelerators come first: the owner's in its order, then those of extensions by plugin name; then
-    fallbacks likewise. An extension with `before` goes in front of that backend, which may be another
-    extension's.
+    Accelerators come first: the owner's in its order, then those of extensions by plugin name; then fallbacks in the
+    same way. An extension with `before` goes in front of that backend, which may be another extension's.
 
     Args:
         plugin: The owner; its own extensions are for targets of others.
         profile: What the owner declared.
-        extensions: Every extension of every plugin; those that do not match are left out, and those whose recipe
-            is there already.
+        extensions: Every extension of every plugin; those that do not match, or whose recipe is present already, are
+            left out.
     """
     joining = sorted(
         ((name, e) for name, e in extensions if name != plugin and e.matches(profile.name)),
@@ -226,7 +224,7 @@ def order_components(
         waiting = [(name, e) for name, e in joining if e.component.role == role]
         while waiting:
             backends = {component.backend for _, component in slots}
-            # One that goes in front of another extension waits for it; the names decide only where nothing else does.
+            # An extension that goes in front of another one waits for it; only then do names decide the order.
             chosen = next((pair for pair in waiting if not pair[1].before or pair[1].before in backends), waiting[0])
             waiting.remove(chosen)
             name, extension = chosen
@@ -245,13 +243,13 @@ def assemble(
     extensions: Sequence[tuple[str, TargetExtension]],
     check: Check,
 ) -> Target:
-    """Make a target from its profile and what is installed.
+    """Make a target from its profile and the installed plugins.
 
     Args:
         plugin: The plugin that owns the profile.
         profile: What it declared.
         extensions: Every extension of every plugin, with the plugin's name.
-        check: Tells whether a component's recipe can be made here.
+        check: Finds out whether a component's recipe can be made here.
     """
     components = []
     for owner, component in order_components(plugin, profile, extensions):

@@ -1,4 +1,4 @@
-"""`ExportRecipe`: how recipes are merged, field by field, and who gave what.
+"""`ExportRecipe`: how recipes are merged, field by field, and where each value comes from.
 
 May be imported by `registry` and every room above it. May import `common`, `plugins` and `executorch`.
 """

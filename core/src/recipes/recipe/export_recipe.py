@@ -1,4 +1,4 @@
-"""`ExportRecipe`: ExecuTorch's recipe that also knows where each of its parts came from."""
+"""`ExportRecipe`: ExecuTorch's recipe that also records where each of its parts came from."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _NESTED_CLASSES: dict[str, type] = {
 
 @dataclass(frozen=True)
 class ExtraPasses:
-    """An edge transform that gives the same passes for every method.
+    """An edge transform that returns the same passes for every method.
 
     Args:
-        passes: What `ExportRecipe.derive` was given.
+        passes: The `extra_passes` of `ExportRecipe.derive`.
     """
 
     passes: tuple[Callable[..., Any], ...]
@@ -47,7 +47,7 @@ class ExtraPasses:
 
 
 # ExecuTorch warns that recipes are experimental whenever one of its own is made, or its class is
-# subclassed. That subclass is this one: a matter between ExecuTorch and us, not our users.
+# subclassed. We subclass it here, so users need not see that warning.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ExperimentalWarning)
 
@@ -56,8 +56,8 @@ with warnings.catch_warnings():
         """ExecuTorch's `ExportRecipe` with provenance; `executorch.export.export` takes it too.
 
         Args:
-            provenance: Who gave each part, as recorded when the recipe was made. It takes no part in
-                comparisons. `explain` gives what holds now.
+            provenance: Where each part came from, as recorded when the recipe was made. Comparisons ignore it.
+                `explain` returns the current state.
         """
 
         provenance: Provenance | None = dataclasses.field(default=None, compare=False, repr=False)
@@ -78,10 +78,10 @@ with warnings.catch_warnings():
 
         @classmethod
         def _from_plugin(cls, made: MadeRecipe) -> ExportRecipe:
-            """The recipe that a plugin made, with where it came from.
+            """The recipe that a plugin made, with its provenance.
 
             Args:
-                made: What `Catalog.make` returned.
+                made: What `Catalog._make` returned.
             """
             plugin = made.plugin
             source = Source(plugin.name, plugin.distribution, plugin.version, made.recipe_type.id, made.options)
@@ -94,16 +94,17 @@ with warnings.catch_warnings():
             """Merge recipes into one, field by field; docs/merge.md has the policy of each.
 
             Args:
-                recipes: Ours and ExecuTorch's, mixed as you like, in partitioning order. They are neither
+                recipes: Recipes of ours and of ExecuTorch's, in any mixture, in partitioning order. They are neither
                     changed nor shared.
                 recipe_name: The result's name; by default the recipes' names, joined with `_`.
 
             Returns:
-                The merged recipe. One recipe of ours alone comes back as it is, or as a copy under the new name.
+                The merged recipe. A single recipe of ours is returned unchanged, or as a copy under the new name.
 
             Raises:
-                ArgumentError: There is no recipe, or something that is not one.
-                RecipeConflictError: The recipes disagree; names every field at issue, the recipes and values.
+                ArgumentError: The list is empty, or an item is not a recipe.
+                RecipeConflictError: The recipes disagree; the message names every such field, the recipes and their
+                    values.
                 UnknownFieldError: A recipe sets a field that has no policy here.
             """
             if isinstance(recipes, executorch.export.ExportRecipe):
@@ -123,14 +124,14 @@ with warnings.catch_warnings():
 
         @classmethod
         def from_executorch(cls, recipe: executorch.export.ExportRecipe, source: Source) -> ExportRecipe:
-            """A copy of a recipe that knows who made it.
+            """A copy of a recipe that records who made it.
 
             Args:
                 recipe: ExecuTorch's, or ours; it is neither changed nor shared.
-                source: Who made it. What an earlier provenance tells better stays.
+                source: Who made it. More precise provenance that was recorded earlier is kept.
 
             Raises:
-                UnknownFieldError: The recipe's class has a field that ours has not, and the recipe sets it.
+                UnknownFieldError: The recipe's class has a field that ours does not have, and the recipe sets it.
             """
             if not isinstance(recipe, executorch.export.ExportRecipe):
                 raise ArgumentError(f"{source.label}: expected an ExportRecipe, got {type(recipe).__name__}.")
@@ -144,17 +145,17 @@ with warnings.catch_warnings():
             return cls(**values)
 
         def explain(self) -> Explanation:
-            """Which plugin and recipe gave each part, and with which options; print it.
+            """Explain which plugin and recipe set each part, and with which options; print the result.
 
-            What was changed after it was recorded is shown as set by hand. A list's elements are known by
-            identity, so a change inside a partitioner or quantizer does not show.
+            A part that was changed after it was recorded is shown as set by hand. The elements of a list are
+            recognized by identity, so a change inside a partitioner or quantizer is not shown.
             """
             return Explanation(self.name or "", trace(self))
 
         def derive(
             self, name: str | None = None, *, extra_passes: Sequence[Callable[..., Any]] = (), **fields: Any
         ) -> ExportRecipe:
-            """A changed copy; this recipe stays as it is, and the copy's provenance names what was changed.
+            """Return a changed copy. This recipe is not changed, and the copy's provenance records the changes.
 
             Args:
                 name: The copy's name; by default this recipe's.
@@ -164,7 +165,7 @@ with warnings.catch_warnings():
                     field's own name: `strict=False`, `segment_alignment=512`, `preserve_ops=[...]`.
 
             Raises:
-                ArgumentError: No field has that name, or a value cannot stand there.
+                ArgumentError: No field has that name, or a field cannot have the value.
             """
             homes = _homes(type(self))
             for given in fields:
@@ -199,7 +200,7 @@ with warnings.catch_warnings():
 
 
 def _homes(recipe_class: type) -> dict[str, str]:
-    """Where each field is, by its name, which is unique across the dataclasses of a recipe."""
+    """The path of each field by its name, which is unique across the dataclasses of a recipe."""
     homes = {f.name: f.name for f in dataclasses.fields(recipe_class) if f.name not in ("name", "provenance")}
     for path, nested in _NESTED_CLASSES.items():
         homes |= {f.name: f"{path}.{f.name}" for f in dataclasses.fields(nested)}
@@ -207,7 +208,7 @@ def _homes(recipe_class: type) -> dict[str, str]:
 
 
 def _reach(recipe: ExportRecipe, path: str) -> tuple[Any, str]:
-    """The dataclass that holds the field at `path`, made where it is missing, and its class's name."""
+    """The dataclass that holds the field at `path`, created if it is missing, and the name of its class."""
     owner: Any = recipe
     class_name = "ExportRecipe"
     reached = ""

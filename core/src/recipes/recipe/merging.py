@@ -1,4 +1,4 @@
-"""Many recipes into one: a policy for every field, conflicts that name everybody, and who gave what.
+"""Merge recipes into one: a policy for every field, conflicts that name every recipe, and provenance.
 
 Reads and builds ExecuTorch's dataclasses through `dataclasses.fields`, so this module itself imports
 neither ExecuTorch nor torch. `docs/merge.md` explains the rules.
@@ -40,7 +40,7 @@ def refuse_unknown_field(label: str, slot: Slot) -> None:
     """Raise for a field that has no policy.
 
     Args:
-        label: What to call the recipe.
+        label: The name of the recipe for the message.
         slot: The field.
     """
     raise UnknownFieldError(
@@ -60,10 +60,10 @@ def merge(
         roles: In a target: each recipe's role. Where opinions differ, the accelerator's wins.
 
     Returns:
-        The merged recipe; a single one as it is, or as a copy where another name is given.
+        The merged recipe; a single recipe is returned unchanged, or as a copy where another name is given.
 
     Raises:
-        RecipeConflictError: The recipes disagree; names every field at issue.
+        RecipeConflictError: The recipes disagree; the message names every such field.
         UnknownFieldError: A recipe sets a field that has no policy.
     """
     if not recipes:
@@ -109,11 +109,11 @@ class _Part:
         self._values = {origin.field: origin for origin in self.provenance.origins}
 
     def origin(self, path: str, element: Any) -> Origin:
-        """Who gave an element of this recipe; to be asked once for each, in order."""
+        """The origin of an element of this recipe; call it once for each element, in order."""
         return self._elements[path, id(element)].pop(0)
 
     def sources(self, path: str) -> tuple[Source, ...]:
-        """Who gave a value of this recipe; nobody where it is the default."""
+        """The sources of a value of this recipe; empty where the value is the default."""
         return self._values[path].sources if path in self._values else ()
 
 
@@ -185,7 +185,7 @@ class _Merger:
                 if hasattr(owner, name)
             ]
             if policy is Policy.PROVENANCE:
-                continue  # written when all is merged
+                continue  # set after the merge
             if policy is not None:
                 values[name] = self._resolve[policy](path + name, votes)
             elif setters := [vote for vote in votes if vote.slot.is_set]:
@@ -199,7 +199,7 @@ class _Merger:
         self.conflicts.append("\n".join([f"Cannot combine recipes: {problem} {path}.", *lines, advice]))
 
     def _take(self, vote: _Vote, path: str, element: Any, guarded: bool = False) -> Any:
-        """A copy of an element, with who gave it written down."""
+        """Copy an element and record its origin."""
         name = vote.slot.field.name
         copied = element if name in OPERATORS else vote.part.copier(name, element)
         origin = vote.part.origin(path, element)
@@ -210,14 +210,14 @@ class _Merger:
         return copied
 
     def _settle(self, path: str, vote: _Vote, holders: _Votes) -> Any:
-        """A copy of the value that holds, with who gave it written down where it is not the default."""
+        """Copy the value that was chosen, and record its origin where it is not the default."""
         value = vote.copy()
         if vote.slot.is_set:
             sources: list[Source] = []
             for holder in holders:
                 sources += [source for source in holder.part.sources(path) if source not in sources]
             shared = vote.part.copier.shared.get(id(vote.value), "")
-            # A second copy: the first may be changed in place, and then it is not what was given.
+            # A second copy: the first may be changed in place, and would then differ from what was recorded.
             recorded = Copier()(vote.slot.field.name, value)
             self.origins.append(Origin(path, describe(value), tuple(sources), shared, recorded))
         return value
@@ -242,12 +242,12 @@ class _Merger:
         return type(present[0].value)(**values)
 
     def _givers(self, path: str, votes: _Votes) -> _Votes:
-        """The votes that hold elements, after a look at what cannot stand next to others."""
+        """The votes that hold elements; a pass manager next to passes of others is a conflict."""
         givers = [vote for vote in votes if not is_empty(vote.value)]
         managers = any(is_pass_manager(item) for vote in givers for _, item in vote.slot.elements)
         if managers and len(givers) > 1:
             advice = "A pass manager would replace the passes of the others; give its passes as a list instead."
-            self._conflict(path, "a pass manager stands next to pass lists in", givers, advice)
+            self._conflict(path, "a pass manager cannot be merged with pass lists in", givers, advice)
         return givers
 
     def _concatenate(self, path: str, votes: _Votes) -> Any:
@@ -255,7 +255,7 @@ class _Merger:
         by_method = [vote for vote in givers if isinstance(vote.value, dict)]
         if by_method and len(by_method) < len(givers):
             advice = "Write the list by method too: {'forward': [...]}."
-            self._conflict(path, "some have a list and some one list for each method in", givers, advice)
+            self._conflict(path, "some have one list and others a list for each method in", givers, advice)
             return None
         if by_method:
             methods: dict[str, list[Any]] = {}
@@ -263,7 +263,7 @@ class _Merger:
             for vote in givers:
                 for method, items in vote.value.items():
                     methods.setdefault(method, []).extend(self._take(vote, f"{path}[{method}]", item) for item in items)
-            # In the order in which the result has them, as a later look at it finds them.
+            # In the order of the result, in which `trace` finds them later.
             order = [f"{path}[{method}]" for method in methods]
             self.origins[start:] = sorted(self.origins[start:], key=lambda origin: order.index(origin.field))
             return methods
@@ -325,12 +325,12 @@ class _Merger:
             losers = tuple(
                 (vote.label, describe(vote.value)) for vote in opinions if not same(vote.meaning, winner.meaning)
             )
-            reason = "an accelerator's opinion goes before a fallback's"
+            reason = "an accelerator's value takes precedence over a fallback's"
             self.decisions.append(Decision(path, winner.label, describe(winner.value), losers, reason))
         return self._settle(path, (standing or votes)[0], standing)
 
     def _check_quantization(self, path: str, owners: list[tuple[_Part, Any]]) -> None:
-        """Refuse quantizers and torchao configs that ExecuTorch would refuse, or get wrong, minutes later."""
+        """Refuse quantizers and torchao configs that ExecuTorch would refuse, or handle wrongly, minutes later."""
         from torchao.quantization.pt2e.quantizer import Quantizer
 
         from recipes.executorch import folds_weights
@@ -346,7 +346,7 @@ class _Merger:
         if legacy and len(quantizers) > 1:
             refuse(
                 "quantizers",
-                "one that is not a torchao PT2E quantizer works only alone.",
+                "a quantizer that is not a torchao PT2E quantizer works only alone.",
                 quantizers,
                 "Use quantizers derived from torchao.quantization.pt2e.quantizer.Quantizer.",
             )
@@ -354,7 +354,7 @@ class _Merger:
         if unfolded and len(unfolded) < len(quantizers):
             refuse(
                 "quantizers",
-                "some have fold_quantize=False and some have not, and conversion does the same for all weights.",
+                "some have fold_quantize=False and others do not, but conversion treats all weights the same.",
                 quantizers,
                 "Let one of the backends quantize, and take the float recipe of the other.",
             )
@@ -362,9 +362,9 @@ class _Merger:
         if unfiltered and len(configs) > 1:
             refuse(
                 "ao_quantization_configs",
-                "one without a filter_fn takes every linear layer, so it leaves none to another.",
+                "a config without a filter_fn takes every linear layer, so it leaves none to the others.",
                 configs,
-                "Give each config a filter_fn, and let no layer pass two of them.",
+                "Give each config a filter_fn, so that no layer passes two of them.",
             )
         elif unfiltered and quantizers:
             refuse(
@@ -372,5 +372,6 @@ class _Merger:
                 "a torchao config without a filter_fn takes every linear layer, and the PT2E quantizers would "
                 "quantize those again.",
                 [*unfiltered, *quantizers],
-                "Give the config a filter_fn that leaves layers to the quantizers, and keep these off the config's.",
+                "Give the config a filter_fn that leaves layers to the quantizers, and keep the quantizers off the "
+                "config's layers.",
             )

@@ -1,4 +1,4 @@
-"""The passes of one recipe among those of others."""
+"""The passes of one recipe that is merged with others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class GuardedPasses:
-    """An edge transform of one recipe among others: refuses a pass manager when it is resolved.
+    """An edge transform of one of several recipes; it refuses a pass manager when it is called.
 
-    ExecuTorch lets a pass manager replace the passes of every other recipe without a word. Which kind
+    ExecuTorch lets a pass manager silently replace the passes of every other recipe. Which kind
     a transform returns is known only when it is called. It equals the callable that it guards.
 
     Args:

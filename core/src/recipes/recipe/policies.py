@@ -16,7 +16,7 @@ from recipes.common import OPERATORS, ArgumentError, Copier, describe, same
 
 
 class Policy(enum.Enum):
-    """How a field of several recipes becomes one; the value is the rule in words."""
+    """How a field of several recipes is merged; the value is the rule in words."""
 
     MERGE = "merged field by field, from the recipes that have one"
     NAME = "the name given, else the recipes' names joined with `_`"
@@ -67,9 +67,9 @@ FIELD_POLICIES: dict[str, Policy] = {
     # It decides which copy ops the whole program has: a backend made for one kind cannot take the other.
     "EdgeCompileConfig._skip_dim_order": Policy.AGREE,
     "EdgeCompileConfig._core_aten_ops_exception_list": Policy.UNION,
-    # Not a union: an op that one backend needs decomposed must not be preserved behind its back.
+    # Not a union: an op that one backend needs decomposed must not be preserved because of another recipe.
     "EdgeCompileConfig.preserve_ops": Policy.OPINION,
-    # A union, so that two recipes with equal configs give that config, as in ExecuTorch.
+    # A union, so that two recipes with equal configs result in that config, as in ExecuTorch.
     "ExecutorchBackendConfig.passes": Policy.UNION,
     "ExecutorchBackendConfig.memory_planning_pass": Policy.OPINION,
     "ExecutorchBackendConfig.propagate_device_config": Policy.OPINION,
@@ -108,7 +108,7 @@ class ChainedCalibration:
     """Calibration inputs of several recipes, one after the other.
 
     Args:
-        functions: Each gives an iterable of input tuples.
+        functions: Each returns an iterable of input tuples.
     """
 
     functions: tuple[Callable[[], Iterable[tuple[Any, ...]]], ...]
@@ -136,7 +136,7 @@ class Slot:
 
     @property
     def is_set(self) -> bool:
-        """Whether the value is other than the default; an empty container is as good as none."""
+        """Whether the value is other than the default; an empty container counts as None."""
         default = default_of(self.field)
         if is_empty(self.value) and is_empty(default):
             return False
@@ -202,7 +202,7 @@ def copy_value(value: Any, policy: Policy | None, name: str, copier: Copier) -> 
         value: What it holds.
         policy: The field's policy.
         name: The field's name.
-        copier: What copies the elements.
+        copier: Copies the elements.
     """
     if policy is Policy.MERGE and value is not None:
         return type(value)(**copy_fields(value, copier, NESTED[name]))
@@ -218,7 +218,7 @@ def copy_fields(owner: Any, copier: Copier, class_name: str = "ExportRecipe") ->
 
     Args:
         owner: A recipe, or one of the dataclasses in it.
-        copier: What copies the elements.
+        copier: Copies the elements.
         class_name: Its name in `FIELD_POLICIES`.
     """
     return {

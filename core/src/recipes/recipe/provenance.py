@@ -1,4 +1,4 @@
-"""Who gave each part of a recipe: plain records, how they are kept true, and the table that shows them."""
+"""Where each part of a recipe comes from: plain records, how they are kept current, and the table that shows them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ BY_HAND = "set by hand"
 DERIVED = "set by derive()"
 
 _WIDTH = 160
-"""Columns of `str(explanation)`: the longest field path, a value and two names fit."""
+"""The width of `str(explanation)` in columns: the longest field path, a value and two names fit."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A recipe that gave something, and the plugin and options that it was made with.
+    """A recipe that set a part, and the plugin and options that it was made with.
 
     Args:
-        plugin: The plugin's name; empty where no plugin of ours made the recipe.
-        distribution: What `pip install` calls it.
+        plugin: The plugin's name; empty where no plugin made the recipe.
+        distribution: The plugin's distribution, by its name for `pip install`.
         version: The distribution's version.
         recipe: The recipe's id, `acme:fp16`, or its name; empty where it has none.
         options: The effective options that the recipe was made with.
-        manner: Empty where the recipe was made so; else how the value came in afterwards (`BY_HAND`, `DERIVED`).
+        manner: Empty where the recipe was made with the part; else how the part was set afterwards (`BY_HAND`,
+            `DERIVED`).
     """
 
     plugin: str = ""
@@ -49,7 +50,7 @@ class Source:
 
     @property
     def label(self) -> str:
-        """The recipe's id or name, and how the value came in where the recipe was not made so."""
+        """The recipe's id or name, and how the part was set where that was done afterwards."""
         recipe = self.recipe or "(unnamed)"
         return f"{self.manner} ({recipe})" if self.manner else recipe
 
@@ -59,7 +60,7 @@ class Source:
         return f"{self.distribution} {self.version}".strip()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {
             "plugin": self.plugin,
             "distribution": self.distribution,
@@ -74,14 +75,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Origin:
-    """One element of a list, or one value that is not ExecuTorch's default, and who gave it.
+    """One element of a list, or one value that is not ExecuTorch's default, and the recipes that set it.
 
     Args:
         field: Where it is, as attributes of the recipe: `lowering_recipe.partitioners`.
         text: The element or value in a few words.
-        sources: The recipes that gave it: one for an element, all that hold the same value for a value.
-        shared: Why the element could not be copied, so that it is the input's own; empty where it is a copy.
-        value: The element itself (known again by identity), or a copy of the value.
+        sources: The recipes that set it: one for an element; for a value, all recipes that hold the same value.
+        shared: Why the element could not be copied and is shared with the input; empty where it is a copy.
+        value: The element itself (recognized by identity), or a copy of the value.
     """
 
     field: str
@@ -91,7 +92,7 @@ class Origin:
     value: Any = dataclasses.field(default=None, compare=False, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {
             "field": self.field,
             "value": self.text,
@@ -102,13 +103,13 @@ class Origin:
 
 @dataclass(frozen=True)
 class Decision:
-    """A disagreement that a target settled by role.
+    """A disagreement that a target resolved by role.
 
     Args:
         field: Where the recipes disagreed.
-        winner: The label of the recipe whose value stands.
+        winner: The label of the recipe whose value is used.
         value: That value in a few words.
-        losers: Label and value of each recipe that had to yield.
+        losers: The label and value of each recipe whose value is not used.
         reason: Why, in one sentence.
     """
 
@@ -119,7 +120,7 @@ class Decision:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {
             "field": self.field,
             "winner": self.winner,
@@ -131,12 +132,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is known of where a recipe's parts came from.
+    """What is known about where a recipe's parts came from.
 
     Args:
         origins: In the order of the recipe's fields.
-        decisions: What roles in a target settled.
-        filled_in: Fields that hold a default config which no recipe gave.
+        decisions: The disagreements that were resolved by roles in a target.
+        filled_in: Fields that hold a default config which no recipe set.
     """
 
     origins: tuple[Origin, ...] = ()
@@ -151,7 +152,7 @@ class Provenance:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {
             "origins": [origin.to_dict() for origin in self.origins],
             "decisions": [decision.to_dict() for decision in self.decisions],
@@ -160,11 +161,11 @@ class Provenance:
 
 
 def trace(recipe: executorch.export.ExportRecipe, unrecorded: Source | None = None) -> Provenance:
-    """Who gave each part of a recipe as it is now.
+    """Where each part of a recipe comes from, in the recipe's current state.
 
     Args:
-        recipe: ExecuTorch's, or ours with what was recorded.
-        unrecorded: Who gave what is not as recorded; by default it was set by hand.
+        recipe: ExecuTorch's, or ours with its records.
+        unrecorded: The source of what is not as recorded; by default it was set by hand.
     """
     recorded: Provenance = getattr(recipe, "provenance", None) or Provenance()
     others = (unrecorded or Source(recipe=recipe.name or "", manner=BY_HAND),)
@@ -189,7 +190,7 @@ def trace(recipe: executorch.export.ExportRecipe, unrecorded: Source | None = No
                 origins.append(value)
                 standing.add(slot.path)
             elif value or slot.is_set:
-                # A copy: the value may be changed in place, and then it is not what was recorded.
+                # A copy: the value may be changed in place, and would then differ from what was recorded.
                 origins.append(Origin(slot.path, describe(slot.value), others, value=Copier()(name, slot.value)))
     decisions = tuple(decision for decision in recorded.decisions if decision.field in standing)
     return Provenance(tuple(origins), decisions, tuple(filled_in))
@@ -210,14 +211,14 @@ class Explanation:
 
     Args:
         name: The recipe's name.
-        provenance: What holds of the recipe as it is now.
+        provenance: The provenance of the recipe's current state.
     """
 
     name: str
     provenance: Provenance
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """Plain data that can be written as JSON."""
         return {"name": self.name, **self.provenance.to_dict()}
 
     def __rich__(self) -> Group:
@@ -276,7 +277,7 @@ class Explanation:
     def __str__(self) -> str:
         from rich.console import Console
 
-        # Its own console: the text must not depend on the terminal that happens to be there.
+        # Its own console: the text must not depend on the current terminal.
         console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
         with console.capture() as capture:
             console.print(self)
@@ -288,7 +289,7 @@ def _each(sources: tuple[Source, ...], text: Callable[[Source], str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON takes it: itself where it can be, else its name or text."""
+    """A value that can be written as JSON: itself where possible, else its name or text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):

@@ -1,12 +1,12 @@
-"""Tests that hold for every plugin: subclass `PluginConformance` in the tests of yours.
+"""Tests that hold for every plugin: subclass `PluginConformance` in your plugin's tests.
 
     from recipes.testing import PluginConformance
 
     class TestAcme(PluginConformance):
         plugin = "acme"
 
-It needs pytest: `pip install 'recipes-core[testing]'`. What needs torch or the plugin's toolchain is skipped, with the
-reason, where these are absent.
+It needs pytest: `pip install 'recipes-core[testing]'`. Tests that need torch or the plugin's toolchain are skipped,
+with the reason, where these are missing.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from recipes.testing.semantic import Semantic
 from recipes.testing.static import Static
 
 
-# pytest takes the tests of bases from the last to the first: what is read off is told before what is made.
+# pytest runs the tests of the last base first: declarations are tested before the recipes that are made from them.
 class PluginConformance(Degradation, Semantic, Contract, Laziness, Static):
     """What every plugin must do. Subclass it, name the plugin, and let pytest run it.
 
@@ -17,10 +17,10 @@ class PluginConformance(Degradation, Semantic, Contract, Laziness, Static):
 
     Attributes:
         plugin: The name of the plugin's entry point.
-        toolchain: Top-level modules that lowering needs. Listing must not import them, and the plugin must say so where
-            one is absent.
-        delegates: By backend: the id that its delegates have in a program, or None where it promises none and only
-            gives kernels. A backend that is not in it must make a delegate, whatever its id.
-        expected_failures: By the name of a test, `test_x` or `test_x[acme:fp16]`: why it fails. Strict: a test that is
-            named and passes is a failure, and so is a name that no test has.
+        toolchain: Top-level modules that lowering needs. Listing must not import them, and the plugin must report a
+            missing one.
+        delegates: By backend: the id of its delegates in a program, or None where it makes no delegates and only
+            provides kernels. A backend that is not listed must make a delegate, with any id.
+        expected_failures: By the name of a test, `test_x` or `test_x[acme:fp16]`: why it fails. It is strict: a listed
+            test that passes is a failure, and so is a name that no test has.
     """

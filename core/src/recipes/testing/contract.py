@@ -30,7 +30,7 @@ class Contract(Subject):
             "create_recipe": lambda: provider.create_recipe(recipe_type, **given),
         }
         for name, call in calls.items():
-            what = f"{recipe}: {name}() with the option {_UNKNOWN_OPTION!r}, which nobody declared,"
+            what = f"{recipe}: {name}() with the option {_UNKNOWN_OPTION!r}, which is not declared,"
             with _building(provider, None):
                 must_refuse(call, _UNKNOWN_OPTION, what, "Leave the check of names to the base class.")
 
@@ -47,7 +47,7 @@ class Contract(Subject):
                     "Leave resolve_options and create_recipe as they are in the base class; override settle_options.",
                 )
             if built:
-                pytest.fail(f"{recipe}: build_recipe was called with a wrong {option.name!r}.", pytrace=False)
+                pytest.fail(f"{recipe}: build_recipe was called with an invalid {option.name!r}.", pytrace=False)
 
     def test_options_given_are_left_alone(self, recipe: str) -> None:
         provider, recipe_type = self._resolves(recipe)
@@ -81,8 +81,8 @@ class Contract(Subject):
         provider, recipe_type = self._can_build(recipe)
         one, two = (provider.create_recipe(recipe_type, **self._options(recipe_type)) for _ in range(2))
         fail_for(
-            [f"{recipe}: two calls of create_recipe give the same object at {place}" for place in in_common(one, two)],
-            "Make every object anew in build_recipe: who changes one recipe must not change the next.",
+            [f"{recipe}: two calls of create_recipe share the object at {place}" for place in in_common(one, two)],
+            "Create every object anew in build_recipe: a change of one recipe must not change the next.",
         )
 
     def test_every_option_reaches_the_recipe(self, recipe: str) -> None:
@@ -112,13 +112,13 @@ class Contract(Subject):
                 )
         fail_for(
             problems,
-            "Use the option in build_recipe, give values that make a difference in values_for, or say in "
+            "Use the option in build_recipe, return values that make a difference from values_for, or say in "
             "expected_failures why it has none.",
         )
 
 
 def _building(provider: RecipeProvider, built: list[RecipeType] | None) -> Any:
-    """Has build_recipe only write down that it was called; with None, say so instead."""
+    """Replace build_recipe: it only records its calls in `built`, if there is one."""
 
     def instead(self: RecipeProvider, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> None:
         if built is not None:

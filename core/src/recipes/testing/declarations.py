@@ -1,4 +1,4 @@
-"""What an option's declaration says: what is wrong with it, and values to try."""
+"""Check the declaration of an option, and derive values to try from it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recipes.plugins import Option, RecipeInfo, RecipeProvider, RecipeType
 
 
 def text(info: RecipeInfo, name: str) -> str:
-    """What an attribute says, or an empty string where it is no text."""
+    """The text of an attribute, or an empty string where it is not text."""
     value = getattr(info, name)
     return value.strip() if isinstance(value, str) else ""
 
@@ -18,13 +18,13 @@ def text(info: RecipeInfo, name: str) -> str:
 def faults(option: Option) -> Iterator[str]:
     """What is wrong with the declaration of an option."""
     if not option.name.isidentifier():
-        yield "is not called by a Python identifier"
+        yield "has a name that is not a Python identifier"
     if not option.help.strip():
         yield "has no help"
     if option.type != "str" and (option.choices or option.aliases or option.toolchain_enum):
-        yield f"has choices, aliases or a toolchain_enum, which are for str, and is {option.type}"
+        yield f"has choices, aliases or a toolchain_enum, which are only for str, but its type is {option.type}"
     if option.aliases and not option.choices:
-        yield "has aliases and no choices"
+        yield "has aliases but no choices"
     stray = [alias for alias, choice in option.aliases.items() if choice not in option.choices]
     if option.choices and stray:
         yield f"has aliases that stand for no choice: {', '.join(stray)}"
@@ -33,7 +33,7 @@ def faults(option: Option) -> Iterator[str]:
     if option.minimum is not None and option.maximum is not None and option.minimum > option.maximum:
         yield f"has a minimum of {option.minimum:g} above its maximum of {option.maximum:g}"
     if option.required and option.default is not None:
-        yield "is required and has a default"
+        yield "is required but has a default"
     if not option.required:
         try:
             option.parse(option.default)
@@ -55,7 +55,7 @@ def _chooses_all(*arguments: Any) -> bool:
 
 
 def values(option: Option) -> list[Any]:
-    """Values around an option's default and bounds, or its choices; not all of them need be allowed."""
+    """Values around an option's default and bounds, or its choices; some of them may not be allowed."""
     if option.choices:
         return list(option.choices)
     if option.type == "bool":

@@ -27,10 +27,10 @@ _ATOMS: tuple[type, ...] = (
 
 
 def in_common(left: Any, right: Any) -> list[str]:
-    """The places in `left` of mutable objects that are in `right` too.
+    """The places in `left` of mutable objects that are also in `right`.
 
-    Frozen dataclasses, tuples and functions count as values and may be shared; so may what a field of ExecuTorch's
-    has by default, and the user's own callables.
+    Frozen dataclasses, tuples and functions count as values and may be shared; so may the default values of
+    ExecuTorch's fields, and the user's own callables.
 
     Args:
         left: One recipe.

@@ -1,4 +1,4 @@
-"""How a test of the kit fails: with what is wrong and what to do."""
+"""How a conformance test fails: with what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recipes.common import OptionError
 
 
 def fail_for(problems: Sequence[str], advice: str) -> None:
-    """Fail with what is wrong and what to do, if anything is wrong; a traceback into the kit would help nobody."""
+    """Fail with what is wrong and what to do, if anything is wrong; a traceback into these tests would not help."""
     if problems:
         text = "\n".join(f"{problem.rstrip('.')}." for problem in problems)
         pytest.fail(f"{text}\n{advice}", pytrace=False)
@@ -24,7 +24,7 @@ def must_refuse(call: Callable[[], Any], names: str, what: str, advice: str) -> 
         call: What is called.
         names: What the error must name.
         what: The call, in words.
-        advice: What to do where it does otherwise.
+        advice: What to do if it does not.
     """
     try:
         call()
@@ -32,6 +32,6 @@ def must_refuse(call: Callable[[], Any], names: str, what: str, advice: str) -> 
         if names not in str(error):
             fail_for([f"{what} is refused with an error that does not name {names!r}: {error}"], advice)
     except Exception as error:
-        fail_for([f"{what} ends with {type(error).__name__}, and must with OptionError: {error}"], advice)
+        fail_for([f"{what} raises {type(error).__name__}, but must raise OptionError: {error}"], advice)
     else:
-        fail_for([f"{what} is taken without a word, and must be refused with OptionError"], advice)
+        fail_for([f"{what} is accepted, but must be refused with OptionError"], advice)

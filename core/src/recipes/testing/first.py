@@ -14,11 +14,11 @@ from recipes.recipe import ExportRecipe
 
 
 class ConformanceBackend(BackendDetails):
-    """Takes whatever it is given and makes an empty delegate of it."""
+    """Takes any program and makes an empty delegate from it."""
 
     @staticmethod
     def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
-        """Nothing is compiled: the program is looked at and never run."""
+        """Nothing is compiled: the program is inspected and never run."""
         return PreprocessResult(processed_bytes=b"conformance")
 
 
@@ -27,8 +27,8 @@ class TakesFirst(Partitioner):
 
     Args:
         everything: Whether to take every operation.
-        before: The partitioners that come after. ExecuTorch decomposes for each partitioner in turn, so what they want
-            whole must be kept here already.
+        before: The partitioners that come after. ExecuTorch decomposes for each partitioner in turn, so operations
+            that they need whole must be kept here too.
     """
 
     def __init__(self, everything: bool, before: Sequence[Partitioner]) -> None:
@@ -37,11 +37,11 @@ class TakesFirst(Partitioner):
         self.before = before
 
     def ops_to_not_decompose(self, ep: Any) -> tuple[list[Any], None]:
-        """What the partitioners that come after want whole."""
+        """The operations that the partitioners that come after need whole."""
         return [op for partitioner in self.before for op in partitioner.ops_to_not_decompose(ep)[0]], None
 
     def partition(self, exported_program: Any) -> PartitionResult:
-        """One partition with what is taken."""
+        """One partition with the operations that are taken."""
         nodes = [node for node in exported_program.graph.nodes if node.op == "call_function"]
         for node in nodes if self.everything else nodes[-1:]:
             node.meta["delegation_tag"] = "conformance"

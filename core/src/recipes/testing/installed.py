@@ -16,7 +16,7 @@ from recipes.plugins import PROJECT, Plugin
 from recipes.registry import Registry
 
 HEAVY = ("torch", "executorch", "torchao", "numpy")
-"""Top-level modules that no listing imports, whatever the plugin."""
+"""Top-level modules that no listing may import, whatever the plugin."""
 
 PROBE = Path(__file__).with_name("probe.py")
 """The script that a fresh interpreter runs."""
@@ -41,13 +41,13 @@ def _load_from(plugin: str, path: tuple[str, ...]) -> Plugin | None:
 
 
 def only_dangling(row: Plugin) -> bool:
-    """Whether all that is wrong is that components name recipes that do not exist, which has a test of its own."""
+    """Whether the only fault is that components name recipes that do not exist, for which there is a separate test."""
     return row.state == "broken" and row.stage == "register" and row.error is None
 
 
 @functools.cache
 def ask(request: str) -> str:
-    """What `PROBE` answers to a request, asked once: both are JSON."""
+    """What `PROBE` answers to a request, cached; both are JSON."""
     done = subprocess.run([sys.executable, str(PROBE), request], capture_output=True, text=True, timeout=120)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:

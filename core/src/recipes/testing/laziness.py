@@ -15,7 +15,7 @@ class Laziness(Subject):
     def test_availability_imports_nothing_heavy(self) -> None:
         self._tell_imports(
             "availability",
-            "Find out with Availability.of_host or importlib.util.find_spec; it is asked at every listing.",
+            "Use Availability.of_host or importlib.util.find_spec; every listing calls availability().",
         )
 
     def _tell_imports(self, during: str, advice: str) -> None:

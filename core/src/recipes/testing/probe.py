@@ -1,7 +1,7 @@
 """Lists one plugin in a fresh interpreter in which some modules are traps and others are absent.
 
-Run as a script: `python probe.py REQUEST`, both request and answer in JSON. It imports `recipes` only after the modules
-are rigged, so that what it tells is what the first listing in a process does.
+Run as a script: `python probe.py REQUEST`, both request and answer in JSON. It imports `recipes` only after the
+modules are prepared, so that it reports what the first listing in a process does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class Trap(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Makes modules look installed, and takes down who imports them.
+    """Makes modules look installed, and records who imports them.
 
     Args:
         modules: Top-level modules.
@@ -29,14 +29,14 @@ class Trap(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.sprung: list[dict[str, str]] = []
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """A spec of ours for a trap; None for everything else."""
+        """A spec with this loader for a trap; None for everything else."""
         return importlib.machinery.ModuleSpec(fullname, self) if fullname in self.modules else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """Nothing special."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Write down who imports the module, and refuse."""
+        """Record who imports the module, and raise."""
         frame, where, during = sys._getframe(1), "", "listing"
         above: types.FrameType | None = frame
         while above is not None:
@@ -53,7 +53,7 @@ class Without:
     """A finder of `sys.meta_path` that does not find some modules.
 
     Args:
-        finder: The finder that it stands for.
+        finder: The finder that it replaces.
         modules: Top-level modules to leave out.
     """
 
@@ -62,7 +62,7 @@ class Without:
         self._modules = frozenset(modules)
 
     def find_spec(self, fullname: str, *rest: Any) -> Any:
-        """As the finder's own, but None for what is left out."""
+        """Like the finder's own, but None for the modules that are left out."""
         return None if fullname.partition(".")[0] in self._modules else self._finder.find_spec(fullname, *rest)
 
     def __getattr__(self, name: str) -> Any:
@@ -70,11 +70,11 @@ class Without:
 
 
 def look(name: str, options: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What listing tells of a plugin.
+    """What a listing reports about a plugin.
 
     Args:
         name: The plugin.
-        options: By recipe id: values with which its options resolve. Others are only described.
+        options: By recipe id: values with which its options resolve. Other recipes are only described.
     """
     import importlib_metadata
 
@@ -102,7 +102,7 @@ def look(name: str, options: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Rig the modules, list the plugin, and tell what happened.
+    """Prepare the modules, list the plugin, and report what happened.
 
     Args:
         request: `path` for `sys.path`, `traps` and `absent` modules, the `plugin`, and `options` by recipe id.
@@ -122,5 +122,5 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     answered = main(json.loads(sys.argv[1]))
-    # A line of its own: the plugin may have printed before.
+    # A separate line: the plugin may have printed before.
     print("\n" + json.dumps(answered))

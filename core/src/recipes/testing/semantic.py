@@ -1,4 +1,4 @@
-"""Semantic: what recipes make; it needs torch and the toolchain."""
+"""Semantic: what recipes produce; these tests need torch and the toolchain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.testing.subject import Subject
 
 
 class Semantic(Subject):
-    """Tests of what recipes make."""
+    """Tests of what recipes produce."""
 
     def test_recipe_exports(self, recipe: str) -> None:
         provider, recipe_type = self._can_export(recipe)
@@ -29,17 +29,17 @@ class Semantic(Subject):
             f"delegates of {', '.join(sorted(set(made)))}" if made else "no delegate"
         )
         if promised is None and made:
-            pytest.fail(f"{found}, and delegates[{backend!r}] is None, which promises none.", pytrace=False)
+            pytest.fail(f"{found}, but delegates[{backend!r}] is None, which promises none.", pytrace=False)
         if promised == "" and not made:
             pytest.fail(
-                f"{found}. Give a model that the backend takes in model_for, or set delegates = {{{backend!r}: None}} "
-                "where it only gives kernels.",
+                f"{found}. Return a model that it takes from model_for, or set delegates = {{{backend!r}: None}} "
+                "if it only provides kernels.",
                 pytrace=False,
             )
         if promised and promised not in made:
             pytest.fail(
-                f"{found}, and delegates[{backend!r}] promises {promised}. Give a model that the backend takes in "
-                "model_for, or mend the partitioner.",
+                f"{found}, but delegates[{backend!r}] promises {promised}. Return a model that it takes from "
+                "model_for, or fix the partitioner.",
                 pytrace=False,
             )
 
@@ -61,12 +61,12 @@ class Semantic(Subject):
             made = _delegates(*self.model_for(recipe_type), combined)
         except Exception as error:
             fail_for([f"{what}: the export fails: {type(error).__name__}: {error}"], advice)
-        has = f"the program has delegates of {', '.join(made) or 'nobody'}"
+        has = f"the program has delegates of {', '.join(made) or 'no backend'}"
         other = ConformanceBackend.__name__
         if made.count(other) != 1:
-            fail_for([f"{what}: the other's delegate, {other}, is gone; {has}"], advice)
+            fail_for([f"{what}: the delegate of the other backend, {other}, is missing; {has}"], advice)
         elif not everything and self.delegates.get(provider.backend_name, "") is not None and set(made) == {other}:
-            fail_for([f"{what}: it takes nothing of what is left; {has}"], advice)
+            fail_for([f"{what}: it takes none of the operations that are left; {has}"], advice)
 
     def test_target_combines(self, target: str) -> None:
         _needs_torch()
@@ -85,7 +85,7 @@ class Semantic(Subject):
                 warnings.simplefilter("ignore", RecipesWarning)
                 registry.get_target_recipe(target, **options)
         except RecipesError as error:
-            pytest.fail(f"The recipes of the target {target} cannot be one: {error}", pytrace=False)
+            pytest.fail(f"The recipes of the target {target} cannot be merged: {error}", pytrace=False)
 
     def _can_export(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
         _needs_torch()
@@ -103,11 +103,11 @@ def _needs_torch() -> None:
 
 
 def _delegates(model: Any, samples: Sequence[tuple[Any, ...]], recipe: Any) -> list[str]:
-    """Export, and give the ids of the delegates in the program."""
+    """Export, and return the ids of the delegates in the program."""
     from recipes.lowering import export
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a small model on few samples there is much to say
+        warnings.simplefilter("ignore")  # a small model with few samples causes many warnings
         session = export(model, recipe, list(samples))
     plans = session.get_executorch_program().execution_plan
     return [delegate.id for plan in plans for delegate in plan.delegates]

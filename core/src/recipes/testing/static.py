@@ -1,4 +1,4 @@
-"""Static: what can be read off."""
+"""Static: what can be checked without making a recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UPPER_BOUNDS = {"~=", "<", "<=", "==", "==="}
 
 
 class Static(Subject):
-    """Tests of what can be read off."""
+    """Tests of what can be checked without making a recipe."""
 
     def test_expected_failures_name_tests(self) -> None:
         known = set()
@@ -31,7 +31,7 @@ class Static(Subject):
                     known |= {f"{name}[{each}]" for each in self._ids(parameter)}
         unknown = [key for key in self.expected_failures if key not in known]
         fail_for(
-            [f"expected_failures names {key!r}, and there is no such test" for key in unknown],
+            [f"expected_failures names {key!r}, but there is no such test" for key in unknown],
             "Write test_name or test_name[recipe-id].",
         )
 
@@ -65,7 +65,7 @@ class Static(Subject):
         fail_for(
             problems,
             'Write dependencies = ["recipes-core~=0.1", "executorch>=1.5,<1.6"] with the versions that you have tried: '
-            "with another one the plugin is then listed as incompatible, and nobody sees a traceback.",
+            "with another version the plugin is then listed as incompatible, without a traceback.",
         )
 
     def test_recipe_is_described(self, recipe: str) -> None:
@@ -75,8 +75,8 @@ class Static(Subject):
             f"{recipe}: {name} is empty" for name in ("summary", "weights", "activations") if not text(info, name)
         ]
         if not re.fullmatch(rf"{provider.backend_name}:[a-z0-9_]+", recipe):
-            problems.append(f"the id {recipe!r} must read {provider.backend_name}:name in lower case")
-        fail_for(problems, "Mend the RecipeInfo that describe() returns, or the member of the enum.")
+            problems.append(f"the id {recipe!r} must have the form {provider.backend_name}:name in lower case")
+        fail_for(problems, "Fix the RecipeInfo that describe() returns, or the member of the enum.")
 
     def test_options_are_declared_well(self, recipe: str) -> None:
         provider, recipe_type = self._made_by(recipe)
@@ -85,7 +85,7 @@ class Static(Subject):
         problems = [f"{recipe}: two options are called {name!r}" for name in {n for n in names if names.count(n) > 1}]
         for option in options:
             problems += [f"{recipe}: option {option.name!r} {fault}" for fault in faults(option)]
-        fail_for(problems, "Mend the Option in what describe() returns.")
+        fail_for(problems, "Fix the Option in what describe() returns.")
 
     def test_options_resolve(self, recipe: str) -> None:
         provider, recipe_type = self._made_by(recipe)
@@ -94,7 +94,7 @@ class Static(Subject):
         why = refusal(provider, recipe_type, given)
         fail_for(
             [f"{recipe} cannot be made with the options {given}: {why}"] if why else [],
-            "Give in options_for a value for every required option, and mend defaults that contradict each other.",
+            "Return a value for every required option from options_for, and fix defaults that contradict each other.",
         )
 
     def test_target_is_described(self, target: str) -> None:
@@ -103,15 +103,15 @@ class Static(Subject):
         if not profile.summary.strip():
             problems.append(f"the target {target} has no summary")
         if split_target_name(target) is None:
-            problems.append(f"the target {target} is not called <os>-<arch>-<accelerator>-<precision>")
-        fail_for(problems, "Mend the TargetProfile.")
+            problems.append(f"the target {target} is not named <os>-<arch>-<accelerator>-<precision>")
+        fail_for(problems, "Fix the TargetProfile.")
 
     def test_target_names_recipes_that_exist(self, target: str) -> None:
         known = recipes_by_backend(self._row())
         missing = [
-            f"the target {target} names the recipe {component.recipe!r}, and backend {component.backend!r} has "
+            f"the target {target} names the recipe {component.recipe!r}, but backend {component.backend!r} has "
             + ", ".join(sorted(known[component.backend]))
             for component in self._profile(target).components
             if component.recipe not in known.get(component.backend, {component.recipe})
         ]
-        fail_for(missing, "Mend the Component, or have the provider list the recipe type.")
+        fail_for(missing, "Fix the Component, or have the provider list the recipe type.")

@@ -1,4 +1,4 @@
-"""The plugin under test: what it may say of itself, and how tests are made of it."""
+"""The plugin under test: what its tests can configure, and how tests are generated for it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from recipes.testing.installed import HEAVY, PROBE, ask, load
 
 
 class Subject:
-    """A plugin, and what the tests of every kind ask about it; `PluginConformance` tells of the attributes."""
+    """A plugin, and what the tests of every kind ask about it; `PluginConformance` documents the attributes."""
 
     plugin: str = ""
     toolchain: tuple[str, ...] = ()
     delegates: Mapping[str, str | None] = {}
     expected_failures: Mapping[str, str] = {}
 
-    # What a plugin may say of itself.
+    # What the tests of a plugin may override.
 
     def model_for(self, recipe_type: RecipeType) -> tuple[Any, Sequence[tuple[Any, ...]]]:
         """A small model that the recipe can lower, and samples to export and calibrate it with.
@@ -63,14 +63,14 @@ class Subject:
         """
         return values(option)
 
-    # How the tests are made.
+    # How the tests are generated.
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Make a test for each recipe, target or module."""
         for parameter in ("recipe", "target", "module"):
             if parameter in metafunc.fixturenames:
                 ids = self._ids(parameter)
-                why = f"the plugin {self.plugin!r} gives no {parameter} to test"
+                why = f"the plugin {self.plugin!r} has no {parameter} to test"
                 absent = [pytest.param("", marks=pytest.mark.skip(reason=why), id="none")]
                 metafunc.parametrize(parameter, ids or absent)
 
@@ -94,7 +94,7 @@ class Subject:
     def _row(self) -> Plugin:
         row = load(self.plugin)
         if row is None:
-            pytest.skip(f"no plugin {self.plugin!r} is installed; test_plugin_is_usable tells more")
+            pytest.skip(f"no plugin {self.plugin!r} is installed; see test_plugin_is_usable")
         return row
 
     def _made_by(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
@@ -107,13 +107,13 @@ class Subject:
 
     def _skip_for_faults(self, provider: RecipeProvider, recipe_type: RecipeType) -> None:
         if any(fault for option in provider.describe(recipe_type).options for fault in faults(option)):
-            pytest.skip("an option is declared wrongly; test_options_are_declared_well tells more")
+            pytest.skip("an option is declared wrongly; see test_options_are_declared_well")
 
     def _resolves(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
         provider, recipe_type = self._made_by(recipe)
         self._skip_for_faults(provider, recipe_type)
         if refusal(provider, recipe_type, self._options(recipe_type)):
-            pytest.skip("the options do not resolve; test_options_resolve tells more")
+            pytest.skip("the options do not resolve; see test_options_resolve")
         return provider, recipe_type
 
     def _can_build(self, recipe: str) -> tuple[RecipeProvider, RecipeType]:
@@ -130,7 +130,7 @@ class Subject:
         return next(profile for profile in self._row().targets if profile.name == target)
 
     def _probe(self, *, absent: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What a fresh interpreter tells of the plugin: with every toolchain present, or some modules absent."""
+        """What a fresh interpreter reports about the plugin: with every toolchain present, or some modules absent."""
         options = {}
         for provider in self._row().providers:
             for recipe_type in provider.get_supported_recipes():

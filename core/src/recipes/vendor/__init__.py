@@ -1,4 +1,4 @@
-"""For those who write or install plugins: the doctor, and the project of a new plugin.
+"""Tools for those who write or install plugins: the doctor, and the project of a new plugin.
 
 May be imported by `cli`. May import `common`, `plugins` and `registry`; imports neither torch nor ExecuTorch.
 """

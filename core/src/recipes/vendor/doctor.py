@@ -1,4 +1,4 @@
-"""What is installed, what works of it, and what needs a person: the facts of `recipes doctor`."""
+"""What is installed, which parts work, and what must be fixed: the facts for `recipes doctor`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 SLOW = 1.0
-"""Seconds; a plugin that takes longer to list keeps everybody waiting, whatever they list."""
+"""Seconds; a plugin that takes longer to list slows down every listing."""
 
 _DISTRIBUTIONS = ("recipes-core", "executorch", "torch", "torchao")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is installed and what works of it.
+    """What is installed and which parts work.
 
     Args:
         python: The version of Python.
-        executable: Where it is.
+        executable: The path of Python.
         platform: The system and the machine, as Python names them.
         distributions: The version of each distribution that matters here; None where it is not installed.
         plugins: A row for each plugin, whatever its state.
         runtime: What this host can execute.
         targets: The targets that are not ready, with what each needs.
-        findings: What is wrong. Those of level `error` need a person: a plugin or a variable must be changed.
-            Those of level `warning` may be as they should on this machine.
+        findings: What is wrong. Findings of level `error` must be fixed: a plugin or a variable must be changed.
+            Findings of level `warning` may be intended on this machine.
     """
 
     python: str
@@ -58,15 +58,15 @@ class Diagnosis:
 
 
 def diagnose(registry: Registry, plugin: str | None = None, tell: Callable[[str], None] = lambda _: None) -> Diagnosis:
-    """Look at everything that is installed, or at one plugin.
+    """Check everything that is installed, or one plugin.
 
     Args:
-        registry: The plugins to look at. `RECIPES_STRICT` raises nothing here.
-        plugin: The name of the plugin to look at; None for all.
-        tell: Is told what is being done, before it takes seconds.
+        registry: The plugins to check. `RECIPES_STRICT` has no effect here.
+        plugin: The name of the plugin to check; None for all.
+        tell: Called with a text about the next step, before a step that takes seconds.
 
     Raises:
-        UnknownPluginError: No plugin has that name; says the nearest.
+        UnknownPluginError: No plugin has that name; the message says which name is nearest.
     """
     registry = registry.tolerant()
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def diagnose(registry: Registry, plugin: str | None = None, tell: Callable[[str]
         names = sorted({row.name for row in everybody})
         here = f"Plugins here: {', '.join(names)}." if names else no_plugins()
         raise UnknownPluginError(f"No installed plugin is called {plugin!r}.{did_you_mean(plugin, names)} {here}")
-    tell("Asking ExecuTorch's runtime what it can execute here; that imports torch and takes seconds ...")
+    tell("Querying ExecuTorch's runtime for what it can execute here; this imports torch and takes seconds ...")
     runtime = ask_runtime()
     findings = [
         *_findings_on_names(registry, everybody),
@@ -111,14 +111,14 @@ def _version(distribution: str) -> str | None:
         return importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:
         return None
-    except Exception:  # damaged metadata is what people come here for
+    except Exception:  # damaged metadata is what the doctor must report
         return "unreadable"
 
 
 def _findings_on_names(registry: Registry, plugins: Sequence[Plugin]) -> Iterator[Finding]:
     names = sorted({row.name for row in plugins})
     for variable, word in registry.unknown_plugin_names():
-        message = f"it names {word!r}, which no installed plugin is called.{did_you_mean(word, names)}"
+        message = f"it names {word!r}, but no installed plugin has that name.{did_you_mean(word, names)}"
         way_out = f"Plugins here: {', '.join(names) or 'none'}."
         yield Finding("error", "unknown-plugin-name", variable, message, way_out)
 
@@ -130,12 +130,12 @@ def _findings_on_plugin(row: Plugin) -> Iterator[Finding]:
         message = f"it is {state}{stage}: {row.reason}{'' if row.reason.endswith('?') else '.'}"
         yield Finding("error", "unusable-plugin", row.origin, message, row.way_out)
     if row.heavy_imports:
-        message = f"listing it imports {', '.join(row.heavy_imports)}, for which everybody waits who lists anything."
-        way_out = "Its makers should import that in build_recipe only."
+        message = f"listing it imports {', '.join(row.heavy_imports)}, which slows down every listing."
+        way_out = "Its maintainers should import that in build_recipe only."
         yield Finding("error", "heavy-plugin", row.origin, message, way_out)
     if row.seconds > SLOW:
-        message = f"listing it takes {row.seconds:.1f} s, for which everybody waits who lists anything."
-        way_out = f"Its makers should declare only; until then RECIPES_DISABLE={row.name} switches it off."
+        message = f"listing it takes {row.seconds:.1f} s, which slows down every listing."
+        way_out = f"The plugin's hooks should only declare; until they do, RECIPES_DISABLE={row.name} switches it off."
         yield Finding("error", "slow-plugin", row.origin, message, way_out)
 
 
@@ -147,19 +147,21 @@ def _findings_on_extensions(row: Plugin, targets: Sequence[Target]) -> Iterator[
         if not matched:
             known = [target.name for target in targets if target.plugin != row.name]
             message = f"{what} matches no target of another plugin.{did_you_mean(extension.targets, known)}"
-            way_out = "Install the plugin that has them, or mend the pattern."
+            way_out = "Install the plugin that has such targets, or fix the pattern."
             yield Finding("warning", "idle-extension", row.origin, message, way_out)
         elif not joined and row.state == "ok":
-            message = f"{what} adds nothing: what it matches has that recipe already, or is declared twice."
-            yield Finding("warning", "idle-extension", row.origin, message, "Leave it out.")
+            message = (
+                f"{what} adds nothing: the targets that it matches have that recipe already, or are declared twice."
+            )
+            yield Finding("warning", "idle-extension", row.origin, message, "Remove it.")
         elif joined and extension.before:
             role = extension.component.role
             slots = [slot.component for target in joined for slot in target.components]
             backends = {c.backend for c in slots if c.role == role and c != extension.component}
             if extension.before not in backends:
                 message = (
-                    f"{what} goes before {extension.before!r}, and no target that it joins has a backend of that name "
-                    f"as {role}, so it comes last.{did_you_mean(extension.before, backends)}"
+                    f"{what} goes before {extension.before!r}, but no target that it joins has such a backend "
+                    f"as {role}, so it goes last.{did_you_mean(extension.before, backends)}"
                 )
                 way_out = f"Backends there: {', '.join(sorted(backends)) or 'none'}."
                 yield Finding("warning", "unknown-before", row.origin, message, way_out)
@@ -173,6 +175,6 @@ def _findings_on_environment(plugins: Sequence[Plugin], runtime: Runtime) -> Ite
     if not plugins:
         yield Finding("warning", "no-plugins", "", no_plugins() + ".")
     if runtime.problem:
-        message = f"what this machine can execute is not known, for ExecuTorch's runtime: {runtime.problem}."
-        way_out = "To export, and to run what was made, install all that is needed: pip install recipes-core"
+        message = f"what this machine can execute is not known, because of ExecuTorch's runtime: {runtime.problem}."
+        way_out = "To export and to run the files, install the missing packages: pip install recipes-core"
         yield Finding("warning", "no-runtime", "executorch", message, way_out)

@@ -1,4 +1,4 @@
-"""What this host's ExecuTorch runtime can execute; asked in a process of its own, since it imports torch."""
+"""What this host's ExecuTorch runtime can execute; queried in a separate process, because it imports torch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Runtime:
     """ExecuTorch's runtime on this host.
 
     Args:
-        backends: The backends that are built into it, and whether each says that it is available.
-        problem: Why it could not be asked; empty when it could.
+        backends: The backends that are built into it, and whether each reports that it is available.
+        problem: Why it could not be queried; empty when it could.
     """
 
     backends: Mapping[str, bool] = field(default_factory=dict)
@@ -28,15 +28,15 @@ class Runtime:
 
 
 def ask_runtime(timeout: float = TIMEOUT) -> Runtime:
-    """Start the runtime in a process of its own, and tell what it has; takes seconds.
+    """Start the runtime in a separate process, and return its backends; this takes seconds.
 
     Args:
-        timeout: Seconds after which it is given up.
+        timeout: How many seconds to wait for it.
     """
     for module in ("executorch", "torch"):
         if importlib.util.find_spec(module) is None:
             return Runtime(problem=f"{module} is not installed")
-    # The runtime that is looked at is this environment's, however it was set up.
+    # The process must use the runtime of this environment, however the environment was set up.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     command = [sys.executable, "-m", "recipes.runner.backends"]
     try:

@@ -12,13 +12,13 @@ from recipes.common import TargetUnavailableError
 
 @click.command()
 @click.argument("model")
-@click.option("-t", "--target", required=True, metavar="TARGET", help="What the model would be built for.")
+@click.option("-t", "--target", required=True, metavar="TARGET", help="The target to check the model for.")
 @values_option
 @json_option
 @debug_option
 @click.pass_context
 def check(context: click.Context, model: str, target: str, given: tuple[str, ...], as_json: bool) -> None:
-    """Look at MODEL as an export would before it begins: what is wrong, and what would be decided.
+    """Check MODEL as an export would before it begins: report what is wrong, and what would be decided.
 
     MODEL is as for `recipes export`. It is run once on its example inputs; nothing is captured or lowered. The
     exit code is 1 where the export would be refused.

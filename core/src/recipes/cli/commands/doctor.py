@@ -16,20 +16,20 @@ from recipes.cli.shared import FAILED, debug_option, json_option, unscanned_regi
 @debug_option
 @click.pass_context
 def doctor(context: click.Context, plugin: str | None, as_json: bool) -> None:
-    """Look at what is installed: what works of it, and what needs a person.
+    """Check what is installed: report which parts work, and what must be fixed.
 
-    With PLUGIN only at that one, and at the targets that it has or joins.
+    With PLUGIN, check only that plugin, and the targets that it owns or extends.
 
     \b
-    The exit code is 1 where a person has to change something:
+    The exit code is 1 if something must be fixed:
       a plugin is broken, incompatible or in conflict with another;
-      listing a plugin imports torch, a toolchain or the like, or takes longer than a second;
+      listing a plugin imports torch, a toolchain or another heavy package, or takes longer than a second;
       RECIPES_DISABLE or RECIPES_ONLY names a plugin that is not installed.
-    Otherwise it is 0. A toolchain that is missing, a target that cannot be built for on this machine, a plugin
-    that is switched off, and an extension that joins nothing are told, and may be as they should.
+    Otherwise it is 0. A missing toolchain, a target that cannot be built for on this machine, a plugin that is
+    switched off, and an extension that matches no target are reported, but may be intended.
 
     \b
-    RECIPES_STRICT raises nothing here. ExecuTorch's runtime is asked in a process of its own, which takes seconds.
+    RECIPES_STRICT has no effect here. ExecuTorch's runtime is queried in a separate process, which takes seconds.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def doctor(context: click.Context, plugin: str | None, as_json: bool) -> None:
     \b
     JSON: an object with the keys needs_a_person, python, executable, platform, distributions (versions by name;
     null where not installed), plugins (the keys of `recipes plugins --json`, and seconds and heavy_imports),
-    runtime (backends: whether each says that it is available; problem), targets that are not ready (a list of
+    runtime (backends: whether each reports that it is available; problem), targets that are not ready (a list of
     name, state, reason, hint) and findings (a list of level, code, where, message, way_out).
     """
     from recipes.vendor import diagnose

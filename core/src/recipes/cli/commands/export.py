@@ -19,7 +19,7 @@ from recipes.common import ArgumentError, TargetUnavailableError
     multiple=True,
     required=True,
     metavar="TARGET",
-    help="What to build for. May be repeated.",
+    help="The target to build for. May be repeated.",
 )
 @click.option(
     "-o",
@@ -36,9 +36,9 @@ from recipes.common import ArgumentError, TargetUnavailableError
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="How many processes lower several targets side by side; each needs the memory of an export.",
+    help="How many processes lower several targets in parallel; each needs the memory of an export.",
 )
-@click.option("--report/--no-report", default=True, help="Whether to print what each export made, on stderr.")
+@click.option("--report/--no-report", default=True, help="Whether to print a report of each export, on stderr.")
 @debug_option
 @click.pass_context
 def export(
@@ -56,12 +56,12 @@ def export(
     MODEL is one of
       package.module:factory    a function in a module; the current folder is importable
       path/to/file.py:factory   a function in a file
-      path/to/program.pt2       a program that torch.export.save has written
-    The factory takes nothing and returns (model, example_inputs), or a dict with the keys model,
+      path/to/program.pt2       a program that was written with torch.export.save
+    The factory has no parameters and returns (model, example_inputs), or a dict with the keys model,
     example_inputs, dynamic_shapes, calibration_inputs, constant_methods, of which only model is required.
-    Targets that do not calibrate make no use of calibration_inputs.
+    Targets that do not calibrate ignore calibration_inputs.
 
-    What several targets have in common, such as the capture, is done once. Each file gets a manifest beside it,
+    Work that several targets share, such as the capture, is done once. Each file gets a manifest beside it,
     which `recipes inspect` and `recipes verify` read: model.pte.json. A file that exists is replaced only when its
     export has succeeded. Where one of several targets fails, the files of the others are kept and the exit code is 1.
 
@@ -93,7 +93,7 @@ def export(
     for failure in failures:
         prefix = f"{failure.target}: " if len(names) > 1 else ""
         if failure.library_output:
-            click.echo(f"{prefix}the libraries printed, at the end:\n{failure.library_output}", err=True)
+            click.echo(f"{prefix}the last output of the libraries:\n{failure.library_output}", err=True)
         print_error(failure.error, is_debug(context), prefix)
     if failures:
         if len(names) > 1:

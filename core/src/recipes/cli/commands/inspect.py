@@ -16,7 +16,7 @@ def inspect(context: click.Context, file: str, as_json: bool) -> None:
     """Show what is inside the program FILE, with or without its manifest.
 
     Methods with their inputs and outputs, delegates, kernels and planned memory; what an app must link; sizes.
-    No backend is needed. With the manifest FILE.json also the recipe, versions and ranges of dynamic sizes.
+    No backend is needed. With the manifest FILE.json, also show the recipe, versions and ranges of dynamic sizes.
 
     \b
     Examples:

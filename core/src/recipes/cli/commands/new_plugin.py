@@ -15,8 +15,8 @@ from recipes.cli.shared import debug_option, scanned_registry
 def new_plugin(context: click.Context, name: str, out: str | None) -> None:
     """Write the project of a new plugin, for a backend called NAME, to the folder OUT.
 
-    OUT is recipes-NAME in the current folder where it is left out. The project works as it stands: it can be
-    installed, its target exports with ExecuTorch's portable kernels, its tests pass. Comments in it say where your
+    OUT is recipes-NAME in the current folder by default. The project works unchanged: it can be installed, its
+    target exports with ExecuTorch's portable kernels, and its tests pass. Comments in it say where your
     partitioner, compile specs and quantizer go.
 
     \b

@@ -14,7 +14,7 @@ from recipes.cli.shared import debug_option, json_option, scanned_registry
 def plugins(context: click.Context, as_json: bool) -> None:
     """List the installed plugins and their state.
 
-    A plugin that is not ok is listed with what is wrong with it.
+    A plugin that is not ok is listed with the reason.
 
     RECIPES_DISABLE=a,b switches plugins off; RECIPES_ONLY=a switches all others off.
 

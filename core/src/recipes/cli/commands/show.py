@@ -18,8 +18,8 @@ from recipes.common import ArgumentError, TargetUnavailableError
 def show(context: click.Context, target: str, given: tuple[str, ...], explain: bool, as_json: bool) -> None:
     """Show a target's components and options.
 
-    Components are in partitioning order. Each option has its effective value and where that is from: default,
-    given, target, or what a recipe settled.
+    Components are in partitioning order. Each option is shown with its effective value and the source of
+    that: default, given, target, or a decision of the recipe.
 
     \b
     Examples:

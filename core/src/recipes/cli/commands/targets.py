@@ -9,13 +9,13 @@ from recipes.common import ArgumentError, did_you_mean
 
 
 @click.command()
-@click.option("--os", "system", metavar="OS", help="Only targets of this operating system, such as android.")
-@click.option("--all", "include_unavailable", is_flag=True, help="Also targets that cannot be built for here, and why.")
+@click.option("--os", "system", metavar="OS", help="List only targets of this operating system, such as android.")
+@click.option("--all", "include_unavailable", is_flag=True, help="List also those that cannot be built for, and why.")
 @json_option
 @debug_option
 @click.pass_context
 def targets(context: click.Context, system: str | None, include_unavailable: bool, as_json: bool) -> None:
-    """List what can be built for here.
+    """List the targets that can be built for on this host.
 
     A target is ready, degraded (an optional component is missing) or unavailable (a required one is).
     Components are in partitioning order.

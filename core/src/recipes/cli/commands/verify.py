@@ -12,9 +12,9 @@ from recipes.cli.shared import FAILED, debug_option, is_debug, json_option
 @click.command()
 @click.argument("file")
 @click.option(
-    "--inputs", "inputs_file", metavar="FILE.pt", help="Inputs that torch.save has written: tuples by method."
+    "--inputs", "inputs_file", metavar="FILE.pt", help="Inputs that were written with torch.save: tuples by method."
 )
-@click.option("--model", help="The model that FILE was made from, as for `recipes export`: compare with it.")
+@click.option("--model", help="Compare with this model, from which FILE was exported; as for `recipes export`.")
 @json_option
 @debug_option
 @click.pass_context
@@ -22,11 +22,12 @@ def verify(context: click.Context, file: str, inputs_file: str | None, model: st
     """Check the program FILE, as far as this host can run it.
 
     Compares FILE with its manifest; runs it, and checks that its outputs are finite and have the declared
-    shapes; with --model, compares them with the model's in PyTorch. Inputs are made up where none are given, or
-    are the model's. What is not run is named, with the reason. The exit code is 1 where something is wrong.
+    shapes; with --model, compares them with the model's in PyTorch. The inputs are those of
+    --inputs, else the model's, else generated. Checks that are not run are listed with the reason. The exit code is 1
+    if something is wrong.
 
     \b
-    --inputs names a file that torch.save has written, with what `recipes.export` takes as example_inputs:
+    --inputs names a file that was written with torch.save, with what `recipes.export` takes as example_inputs:
     a tensor, a tuple of arguments, a list of such tuples, or a dict of these by method.
 
     \b

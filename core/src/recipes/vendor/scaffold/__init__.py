@@ -1,4 +1,4 @@
-"""Write a new plugin's project: files that work as they stand, to be changed into a vendor's own."""
+"""Write a new plugin's project: files that work unchanged, for a vendor to adapt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = (
     "tests/test_conformance.py",
     "tests/test_recipes.py",
 )
-"""Each is made from `template/<path>.template`; `package` stands for the import package."""
+"""The files of the project. Each is made from `template/<path>.template`; `package` stands for the import package."""
 
 
 def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> list[Path]:
@@ -41,14 +41,14 @@ def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> li
 
     Args:
         name: The backend's name and the plugin's: `acme`. The distribution is called `recipes-acme`.
-        out: The folder to write to. It is made; where it exists, it must be empty.
-        registry: Whose plugins and backends have names that are taken.
+        out: The folder to write to. It is created; if it exists, it must be empty.
+        registry: The registry whose plugins and backends have names that are taken.
 
     Returns:
         The files written, relative to `out`.
 
     Raises:
-        ArgumentError: The name cannot be used, or there is something in `out`; nothing was written.
+        ArgumentError: The name cannot be used, or `out` is not empty; nothing was written.
         SaveError: A file could not be written.
     """
     _check_name(name, registry)
@@ -75,7 +75,7 @@ def new_plugin(name: str, out: str | os.PathLike[str], registry: Registry) -> li
             (folder / path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise SaveError(
-            f"Cannot write the plugin to {str(folder)!r}: {error}. What is in it is not complete: remove it, or name "
+            f"Cannot write the plugin to {str(folder)!r}: {error}. The folder is incomplete: remove it, or name "
             "another folder."
         ) from error
     return list(texts)
@@ -100,15 +100,15 @@ def _check_name(name: str, registry: Registry) -> None:
     """Refuse a name that a plugin, its package or its backend could not have."""
     if not _NAME.fullmatch(name):
         nearest = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_").removeprefix("recipes_")
-        hint = f" {nearest!r} would do." if _NAME.fullmatch(nearest) and not keyword.iskeyword(nearest) else ""
+        hint = f" {nearest!r} is a valid name." if _NAME.fullmatch(nearest) and not keyword.iskeyword(nearest) else ""
         raise ArgumentError(
-            f"A plugin cannot be called {name!r}: its name is in recipe ids, target names and Python, so it is made of "
-            f"lower-case letters, digits and single underscores, and begins with a letter.{hint}"
+            f"A plugin cannot be called {name!r}: it is used in recipe ids, target names and Python, so it must "
+            f"consist of lower-case letters, digits and single underscores, and begin with a letter.{hint}"
         )
     if keyword.iskeyword(name):
         raise ArgumentError(
-            f"A plugin cannot be called {name!r}, which is a keyword of Python: a backend's options are given as "
-            f"{name}={{...}}. Make it longer: '{name}_npu'."
+            f"A plugin cannot be called {name!r}, which is a Python keyword: a backend's options are given as "
+            f"{name}={{...}}. Choose a longer name, such as '{name}_npu'."
         )
     owner = _owner(name, registry)
     if owner:
@@ -131,13 +131,14 @@ def _owner(name: str, registry: Registry) -> str:
 
 
 def _check_empty(folder: Path) -> None:
-    """Refuse a folder in which something would be overwritten or mixed with what is there."""
+    """Refuse a folder in which files would be overwritten or mixed with other files."""
     if folder.is_dir():
         found = sorted(path.name for path in folder.iterdir())
         if found:
             named = ", ".join(found[:3]) + (f" and {len(found) - 3} more" if len(found) > 3 else "")
             raise ArgumentError(
-                f"The folder {str(folder)!r} is not empty, it has {named}. Name one that is empty or does not exist."
+                f"The folder {str(folder)!r} is not empty: it contains {named}. "
+                "Name one that is empty or does not exist."
             )
     elif folder.exists() or folder.is_symlink():
         raise ArgumentError(f"{str(folder)!r} is not a folder. Name one that is empty or does not exist.")
