@@ -1,7 +1,7 @@
-"""Everything that recipes does only because of a fault of ExecuTorch, torchao, torch or Python: one table.
+"""A table of everything that recipes does only because of a fault of ExecuTorch, torchao, torch or Python.
 
-For a new release of theirs run `core/tests/executorch/test_workarounds.py`. Each test in it shows one fault, with none
-of our code in between; where it fails, the fault is gone, and the work-around that names the test can be removed.
+Run `core/tests/executorch/test_workarounds.py` with each new release of these. Each test in it shows one fault without
+using our code. If a test fails, the fault is gone, and the work-around that names the test can be removed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _TESTS = "core/tests/executorch/test_workarounds.py"
 
 @dataclass(frozen=True)
 class Workaround:
-    """A piece of code that a release without the fault would make needless.
+    """A piece of code that is unnecessary with a release that does not have the fault.
 
     Args:
         name: A short name, in words joined by `-`.
-        repairs: What happens without it, in one sentence.
-        distribution: Whose fault it is, as `pip` names it; `python` for Python's own.
-        since: The oldest version that was seen with the fault. Older ones were not tried.
+        repairs: What happens without the work-around, in one sentence.
+        distribution: The package that has the fault, as `pip` names it; `python` for Python itself.
+        since: The oldest version in which the fault was found. Older ones were not tried.
         until: The first version without the fault; empty while none is known.
         where: The code, as `module:name`.
         test: The test that fails when the work-around is no longer needed, as pytest names it.
@@ -184,4 +184,4 @@ WORKAROUNDS = (
         "A save that fails is logged, and the caller goes on without a file.",
     ),
 )
-"""The work-arounds, by whose fault they repair."""
+"""All work-arounds, by the package that has the fault."""
