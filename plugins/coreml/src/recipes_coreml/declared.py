@@ -1,4 +1,4 @@
-"""What each Core ML recipe type is and takes: summaries, precisions, options."""
+"""The description of each Core ML recipe type: summary, precisions, options."""
 
 from __future__ import annotations
 

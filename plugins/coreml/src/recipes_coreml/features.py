@@ -1,4 +1,4 @@
-"""Which system a Core ML feature needs: the one table that decides deployment targets and words their errors."""
+"""A table of the system that each Core ML feature needs, from which deployment targets and their errors are made."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Feature:
     """Something of Core ML that not every system has.
 
     Args:
-        what: A plural that reads on with "need iOS17".
+        what: A plural that can be followed by "need iOS17".
         needs: The lowest of `DEPLOYMENT_TARGETS` that has it.
-        source: Where that is written.
+        source: The page that says so.
     """
 
     what: str
@@ -73,7 +73,7 @@ RECIPE_FEATURES: Mapping[CoreMLRecipeType, tuple[Feature, ...]] = {
     CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP: (ML_PROGRAM, GROUPED_WEIGHTS),
     CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY: (ML_PROGRAM, CODEBOOKS),
 }
-"""What each recipe type makes use of, whatever the model."""
+"""The features that each recipe type uses for every model."""
 
 
 def is_below(target: str, other: str) -> bool:
@@ -82,5 +82,5 @@ def is_below(target: str, other: str) -> bool:
 
 
 def most_demanding(features: Iterable[Feature]) -> Feature:
-    """The feature that needs the newest system; of several, the first."""
+    """Return the feature that needs the newest system; if there are several, the first."""
     return max(features, key=lambda feature: DEPLOYMENT_TARGETS.index(feature.needs))

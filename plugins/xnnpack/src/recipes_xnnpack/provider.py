@@ -1,4 +1,4 @@
-"""The XNNPACK provider: what its recipes are and take, told without importing torch."""
+"""The XNNPACK provider: describes its recipes and their options without importing torch."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ class XNNPackProvider(RecipeProvider):
         return XNNPackRecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """Every member of `XNNPackRecipeType`."""
+        """Return every member of `XNNPackRecipeType`."""
         return list(_RECIPES)
 
     def describe(self, recipe_type: RecipeType) -> RecipeInfo:
-        """What a recipe type does, and every option that it takes."""
+        """Describe what a recipe type does, and its options."""
         return _RECIPES[recipe_type]
 
     def availability(self) -> Availability:
-        """XNNPACK's lowering is part of ExecuTorch and works wherever that is installed."""
+        """Check for ExecuTorch, which contains the lowering to XNNPACK."""
         return Availability.of_host(modules={"executorch": "executorch>=1.5,<1.6", "torchao": "torchao>=0.18,<0.19"})
 
     def build_recipe(
