@@ -126,8 +126,8 @@ def compare(
     result: Verification,
 ) -> None:
     if len(outputs[0]) != len(expected[0]):
-        counts = f"{len(outputs[0])} outputs, and the model gives {len(expected[0])}"
-        result.failures.append(f"Method {method!r}: the {what} gives {counts}.")
+        counts = f"{len(outputs[0])} outputs, but the model returns {len(expected[0])}"
+        result.failures.append(f"Method {method!r}: the {what} returns {counts}.")
         return
     for index in range(len(expected[0])):
         measured: list[tuple[float, float, float, str]] = []
@@ -135,14 +135,14 @@ def compare(
             if not isinstance(wanted[index], torch.Tensor):
                 if got[index] != wanted[index]:
                     result.failures.append(
-                        f"Method {method!r}, output {index} at {sample.label}: the {what} gives {got[index]!r}, and "
-                        f"the model {wanted[index]!r}."
+                        f"Method {method!r}, output {index} at {sample.label}: the {what} returns {got[index]!r}, "
+                        f"but the model {wanted[index]!r}."
                     )
                 continue
             if got[index].shape != wanted[index].shape:
                 result.failures.append(
-                    f"Method {method!r}, output {index} at {sample.label}: the {what} gives the shape "
-                    f"{list(got[index].shape)}, and the model {list(wanted[index].shape)}."
+                    f"Method {method!r}, output {index} at {sample.label}: the {what} returns the shape "
+                    f"{list(got[index].shape)}, but the model {list(wanted[index].shape)}."
                 )
                 continue
             measured.append((*_errors(got[index], wanted[index]), sample.label))

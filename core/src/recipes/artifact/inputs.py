@@ -58,7 +58,7 @@ def range_ends(
         bounds = program.range_constraints[symbol]
         for end in (bounds.lower, bounds.upper):
             if not getattr(end, "is_Integer", isinstance(end, int)):
-                result.not_run.append(f"Method {method!r}: the upper end of {symbol}, which has none.")
+                result.not_run.append(f"Method {method!r}: the upper end of {symbol}, whose range has no upper bound.")
                 continue
             values = {**sizes, symbol: int(end)}
             resized = [
@@ -92,7 +92,7 @@ def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result
     """
     odd = sorted({value.kind for value in method.inputs if value.kind != "tensor" and value.kind not in _PLAIN})
     if odd:
-        result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be made up for it; give inputs.")
+        result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be generated for it; pass inputs.")
         return []
     generator = torch.Generator().manual_seed(0)
 
@@ -104,7 +104,8 @@ def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result
 
     if declared is None or len(declared) != len(method.inputs):
         return [
-            Sample(f"made-up input {number}", make(lambda _, value: value.shape), True) for number in range(1, _SAMPLES)
+            Sample(f"generated input {number}", make(lambda _, value: value.shape), True)
+            for number in range(1, _SAMPLES)
         ]
 
     def at(end: str) -> Callable[[int, Value], Sequence[int]]:
@@ -116,9 +117,11 @@ def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result
 
         return shape
 
-    samples = [Sample(f"made-up input {number}", make(at("")), True) for number in range(1, _SAMPLES)]
+    samples = [Sample(f"generated input {number}", make(at("")), True) for number in range(1, _SAMPLES)]
     if any(value["dynamic"] for value in declared):
-        samples += [Sample(f"made-up input at the {end} of its ranges", make(at(end)), True) for end in ("min", "max")]
+        samples += [
+            Sample(f"generated input at the {end} of its ranges", make(at(end)), True) for end in ("min", "max")
+        ]
     return samples
 
 

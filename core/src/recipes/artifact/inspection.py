@@ -44,7 +44,7 @@ class Inspection:
 
         parts: list[Any] = [Text(f"{self.path}  {size(self.contents.size)}", style="bold")]
         if self.state.problem:
-            parts.append(Text(f"The manifest says nothing of this program: {self.state.problem}", style="yellow"))
+            parts.append(Text(f"The manifest does not describe this program: {self.state.problem}", style="yellow"))
         elif self.state.manifest is not None:
             parts.append(self._made_of(self.state.manifest))
         named = described_inputs(self.state) if not self.state.problem else {}

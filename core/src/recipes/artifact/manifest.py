@@ -80,7 +80,7 @@ def read_manifest(program: Path) -> ManifestState:
         return ManifestState(None, f"{path.name} is not a manifest.")
     if manifest.get("version") != VERSION:
         return ManifestState(
-            None, f"{path.name} has version {manifest.get('version')}; this recipes reads version {VERSION}."
+            None, f"{path.name} has version {manifest.get('version')}; this version of recipes reads version {VERSION}."
         )
     lacking = [key for key in _READ if key not in manifest]
     if lacking:

@@ -328,7 +328,7 @@ def require(made: Artifacts, share: float) -> None:
             for method in low
         ]
         raise ExportError(
-            f"Less is delegated than require_delegation={share:g} asks for:\n" + "\n".join(lines),
+            f"Less is delegated than require_delegation={share:g} requires:\n" + "\n".join(lines),
             "to_edge_transform_and_lower",
         )
 
@@ -354,7 +354,7 @@ def _why(made: Artifacts, method: MethodDelegation) -> str:
     odd = sorted({d for share in working for d in share.dtypes} - {"float32", "float16"})
     if odd:
         advice = " Convert the model with model.float()." if any(d.startswith(("float", "bfloat")) for d in odd) else ""
-        return f"Their data types include {', '.join(odd)}, which few backends take.{advice}"
+        return f"Their data types include {', '.join(odd)}, which few backends support.{advice}"
     return "session.report() shows every operator."
 
 
@@ -362,8 +362,8 @@ def _not_quantized(made: Artifacts, method: str) -> Finding:
     quantization = made.recipe.quantization_recipe
     sought = [_sought(quantizer) for quantizer in (quantization.quantizers if quantization else None) or ()]
     for config in (quantization.ao_quantization_configs if quantization else None) or ():
-        chosen = getattr(config.filter_fn, "__qualname__", config.filter_fn)
-        sought.append(f"{type(config.ao_base_config).__name__} on what {chosen or 'its default filter'} chooses")
+        chosen = getattr(config.filter_fn, "__qualname__", config.filter_fn) or "its default filter"
+        sought.append(f"{type(config.ao_base_config).__name__} on the layers that {chosen} chooses")
     model = made.models.get(method)
     layers: Counter[str] = Counter()
     if isinstance(model, torch.nn.Module):
@@ -372,9 +372,9 @@ def _not_quantized(made: Artifacts, method: str) -> Finding:
         "warning",
         "not-quantized",
         f"method {method!r}",
-        f"the recipe {made.recipe.name!r} quantizes, and it quantized no layer. It looked for {'; '.join(sought)}; "
+        f"the recipe {made.recipe.name!r} quantizes, but it quantized no layer. It looked for {'; '.join(sought)}; "
         f"the model has {_counted(dict(layers.most_common())) or 'no layers'}.",
-        "Use a recipe without quantization, or one that knows these layers.",
+        "Use a recipe without quantization, or one that supports these layers.",
     )
 
 
@@ -382,4 +382,5 @@ def _sought(quantizer: Any) -> str:
     """What a quantizer looks for, if it lists its patterns: `AcmeQuantizer: conv, linear`."""
     patterns = [str(getattr(pattern, "name", "")) for pattern in getattr(quantizer, "SUPPORTED_PATTERNS", ())]
     names = dict.fromkeys(re.sub(r"(_bn)?(_relu)?$", "", name) for name in patterns if name)
-    return f"{type(quantizer).__name__}: {', '.join(names)}" if names else f"what {type(quantizer).__name__} knows"
+    name = type(quantizer).__name__
+    return f"{name}: {', '.join(names)}" if names else f"the layers that {name} supports"

@@ -54,9 +54,9 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
             if (program := made.captured.get(method)) is not None:
                 chosen[method] += range_ends(method, program, samples[method][0], result)
         else:
-            result.not_run.append(f"Method {method!r}: there are no example inputs; give inputs.")
+            result.not_run.append(f"Method {method!r}: there are no example inputs; pass inputs.")
     if made.recipe.source_transform_in_place and made.quantizes:
-        result.not_run.append("The comparison with the model: source_transform_in_place has changed it in place.")
+        result.not_run.append("The comparison with the model: source_transform_in_place has changed the model.")
         expected: dict[str, list[list[Any]]] = {}
     else:
         expected = {m: run for m, s in chosen.items() if (run := _eager(m, made.models[m], s, result)) is not None}
@@ -67,7 +67,7 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
             if outputs is not None:
                 compare(method, _QUANTIZED, chosen[method], outputs, expected[method], result)
     if made.program is None or made.contents is None:
-        result.not_run.append("The program: the recipe's stages end before there is one.")
+        result.not_run.append("The program: the recipe's stages end before it is made.")
         return result
     with tempfile.TemporaryDirectory(prefix="recipes-") as folder:
         path = Path(folder, "model.pte")
@@ -113,7 +113,7 @@ def verify_program(
     names = {method.name: None for method in contents.methods}
     unknown = [method for method in models if method not in names]
     if unknown:
-        raise ArgumentError(f"The model has the methods {', '.join(unknown)}, and {program.name} has not.")
+        raise ArgumentError(f"The model has the methods {', '.join(unknown)}, but {program.name} does not.")
     given: dict[str, list[Any]] = {}
     if inputs is not None:
         called = models or {method.name: None for method in contents.methods if method.inputs}
@@ -148,14 +148,14 @@ def _run(
     if not chosen:
         return
     if len(data_files) > 1:
-        result.not_run.append("The program: it has several data files, and the runtime here takes one.")
+        result.not_run.append("The program: it has several data files, but the runtime on this host accepts only one.")
         return
     calls = {method: [tree_leaves(sample.inputs) for sample in samples] for method, samples in chosen.items()}
     run = run_program(path, data_files[0] if data_files else None, contents, calls, timeout)
     methods = {method.name: method for method in contents.methods}
     for name, samples in chosen.items():
         if name not in run.methods:
-            result.failures.append(f"Method {name!r} gave no result: {run.crash or 'the runtime told nothing'}.")
+            result.failures.append(f"Method {name!r} returned no result: {run.crash or 'the runtime wrote no answer'}.")
             break  # the methods after it did not run
         one = run.methods[name]
         if one.missing_backends or one.missing_kernels:
@@ -201,7 +201,7 @@ def _check_outputs(
             meant = isinstance(wanted, torch.Tensor) and not bool(torch.isfinite(wanted).all())
             if not meant and not bool(torch.isfinite(value).all()):
                 if sample.is_made_up and wanted is None:
-                    result.concerns.append(f"{what}: it has values that are not finite; give real inputs to be sure.")
+                    result.concerns.append(f"{what}: it has values that are not finite; pass real inputs to be sure.")
                 else:
                     result.failures.append(f"{what}: it has values that are not finite.")
 

@@ -83,7 +83,7 @@ def _message(method: str, bad: list[str]) -> str:
     return (
         f"No backend of the recipe took these operators of method {method!r}, and ExecuTorch has no kernel for them, "
         f"so the file could not run:\n{lines}\n"
-        "Write the model with other operators there, or add a backend that takes them."
+        "Use other operators in the model, or add a backend that supports these."
     )
 
 

@@ -100,7 +100,9 @@ class LowerStage(EdgeTransformAndLowerStage):
         whole = [probe for group in probes.values() for probe in group if probe.must_take_all]
         if found and (self._strict or whole):
             lines = "\n".join(f"  {fallback.backend} cannot take {fallback}" for fallback in found)
-            raise ExportError(f"Not everything can be delegated as asked:\n{lines}", "to_edge_transform_and_lower")
+            raise ExportError(
+                f"These operators cannot be delegated as requested:\n{lines}", "to_edge_transform_and_lower"
+            )
         self.fallbacks = found
 
 

@@ -151,7 +151,7 @@ class Probe(Partitioner):
         self._withheld = [(node, self._reasons[kinds[node]]) for node in hidden]
         if self.must_take_all:
             self._withheld += [
-                (node, "the backend has no such operator")
+                (node, "the backend does not support this operator")
                 for node in nodes
                 if "delegation_tag" not in node.meta and node not in hidden
             ]

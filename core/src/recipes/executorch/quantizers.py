@@ -233,8 +233,8 @@ def check_disjoint(configs: Sequence[AOQuantizationConfig], model: torch.nn.Modu
         return
     if any(config.filter_fn is None for config in configs):
         raise RecipeConflictError(
-            "ao_quantization_configs: of several torchao configs each needs a filter_fn; without one a config takes "
-            "every linear layer."
+            "ao_quantization_configs: each of several torchao configs needs a filter_fn, because a config without one "
+            "takes every linear layer."
         )
     claims = {
         name: [config for config in configs if config.filter_fn(module, name)] for name, module in model.named_modules()
@@ -248,7 +248,7 @@ def check_disjoint(configs: Sequence[AOQuantizationConfig], model: torch.nn.Modu
                     "ao_quantization_configs: more than one torchao config takes these layers:",
                     *twice[:10],
                     *more,
-                    "Change their filter_fns so that each layer passes at most one.",
+                    "Change their filter_fns so that at most one of them selects each layer.",
                 ]
             )
         )

@@ -63,6 +63,6 @@ def _restore(program: ExportedProgram) -> None:
 def unbounded(what: str) -> str:
     """The message for a dynamic size that has no upper bound."""
     return (
-        f"The dynamic {what} has no upper bound, and ExecuTorch plans memory for the largest size: give one, such as "
-        "torch.export.Dim('batch', min=1, max=64)."
+        f"The dynamic {what} has no upper bound, but ExecuTorch plans memory for the largest size. Set a bound, such "
+        "as torch.export.Dim('batch', min=1, max=64)."
     )

@@ -164,7 +164,7 @@ class QuantizeStage(Stage):
         if len(folds) > 1:
             raise RecipeConflictError(
                 f"The recipe has quantizers with fold_quantize=False next to others: {describe(recipe.quantizers)}. "
-                "Conversion does the same for all weights; use one kind alone."
+                "Conversion treats all weights alike, so use only one kind."
             )
         model = _apply(recipe.pre_prepare_passes, captured)
         if not recipe.is_qat:
@@ -209,7 +209,7 @@ class QuantizeStage(Stage):
                         raise  # the model ran on its example inputs, so they are not the cause
                     raise ArgumentError(
                         f"Calibration sample {count} of method {method!r} does not run: {error}\n"
-                        "It must fit the example inputs, or the dynamic_shapes where its shapes differ."
+                        "Its shapes must be those of the example inputs, or be allowed by dynamic_shapes."
                     ) from error
                 count += 1
         if not count:
@@ -235,7 +235,7 @@ class CaptureStage(TorchExportStage):
                 program = copy_of(program)  # the passes may change it in place
             for transform in self._aten_transform_passes or ():
                 if not callable(transform):
-                    raise ArgumentError(f"The aten_transform_passes have {transform!r}, which cannot be called.")
+                    raise ArgumentError(f"The aten_transform_passes contain {transform!r}, which is not callable.")
                 program = transform(method, program)
             programs[method] = program
         self._artifact = artifact.copy_with_new_data(programs)

@@ -45,7 +45,7 @@ WORKAROUNDS = (
         "kept-ranges",
         "recipes.executorch.ranges:keeping_ranges",
         "test_a_fake_kernel_narrows_a_dynamic_size",
-        "Passes that run fake tensors narrow the range of a dynamic size, so that backends are told of a smaller one.",
+        "Passes that run fake tensors narrow the range of a dynamic size, so backends get a smaller range.",
     ),
     _of(
         "torch",
@@ -53,7 +53,7 @@ WORKAROUNDS = (
         "no-guards-in-the-graph",
         "recipes.executorch.stages:QuantizeStage._capture",
         "test_a_module_of_a_capture_checks_its_guards_with_a_call_in_the_graph",
-        "The module of a captured program calls a function that checks guards, which no quantizer or backend knows.",
+        "The module of a captured program calls a function that checks guards, which no quantizer or backend supports.",
     ),
     _of(
         "torch",
@@ -61,7 +61,7 @@ WORKAROUNDS = (
         "kept-names",
         "recipes.executorch.programs:copy_of",
         "test_a_copy_of_a_graph_renames_what_is_called_like_a_builtin",
-        "A copy of a graph renames nodes that are called like one of Python's builtins, so its signature is wrong.",
+        "A copy of a graph renames nodes that have the name of a Python builtin, so its signature is wrong.",
     ),
     _of(
         "torch",
@@ -77,7 +77,7 @@ WORKAROUNDS = (
         "integers-unobserved",
         "recipes.executorch.quantizers:PrecedenceQuantizer",
         "test_integers_are_observed",
-        "Quantizers have integer tensors observed, so that indices become floating-point numbers or calibration fails.",
+        "Quantizers observe integer tensors, so indices become floating-point numbers or calibration fails.",
     ),
     _of(
         "torchao",
@@ -93,7 +93,7 @@ WORKAROUNDS = (
         "buffers-put-back",
         "recipes.executorch.stages:_put_back",
         "test_calibration_moves_the_buffers_of_the_model",
-        "Calibration runs the model's own updates of its buffers, so the file would start from what was left of it.",
+        "Calibration runs the model's own updates of its buffers, so the file would start from the updated values.",
     ),
     _of(
         "torchao",
@@ -165,7 +165,7 @@ WORKAROUNDS = (
         "partitioners-copied",
         "recipes.common.values:Copier",
         "test_a_read_only_mapping_cannot_be_copied",
-        "Partitioners hold a read-only mapping, for which `copy.deepcopy` has no way.",
+        "Partitioners hold a read-only mapping, which `copy.deepcopy` cannot copy.",
     ),
     _of(
         "executorch",

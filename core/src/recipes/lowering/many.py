@@ -207,7 +207,8 @@ def _side_by_side(
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 warnings.warn(
-                    f"Target {target!r} is lowered in this process, since its recipe cannot go to another: {reason}.",
+                    f"Target {target!r} is lowered in this process, because its recipe cannot be sent to another: "
+                    f"{reason}.",
                     RecipesWarning,
                     stacklevel=4,
                 )
@@ -229,8 +230,8 @@ def _adopt(session: ExportSession, future: Future[Lowered]) -> None:
         lowered = future.result()
     except BrokenExecutor as error:
         raise ExportError(
-            f"The process that lowered {session.recipe.name!r} ended without a word, likely for lack of memory: use "
-            f"fewer processes, or none ({error}).",
+            f"The process that lowered {session.recipe.name!r} ended without an error message, probably for lack of "
+            f"memory: use fewer processes, or none ({error}).",
             "to_edge_transform_and_lower",
         ) from error
     session.adopt(lowered)
@@ -246,7 +247,7 @@ def _check_executor(executor: Executor | None, generate_etrecord: bool) -> None:
     context = getattr(executor, "_mp_context", None)  # the start method has no public name
     if context is not None and context.get_start_method() == "fork":
         raise ArgumentError(
-            "executor forks this process, and torch hangs in a fork of a process that has used it. Give "
+            "executor forks this process, and torch hangs in a fork of a process that has used it. Pass "
             "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
         )
 
@@ -256,7 +257,7 @@ def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, 
     if isinstance(targets, str) or not isinstance(targets, Sequence | Mapping):
         raise ArgumentError(
             f"targets is a {type(targets).__name__}; it must be a list of targets' names or recipes, or a dict of "
-            "these by names of your own."
+            "these whose keys are names of your own."
         )
     if not targets:
         raise ArgumentError("targets is empty; name at least one.")
@@ -278,10 +279,10 @@ def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, 
         if key is not None and not isinstance(key, str):
             raise ArgumentError(f"targets has the name {key!r}, which is a {type(key).__name__}; names are text.")
         if not isinstance(name, str) or not name:
-            raise ArgumentError("A recipe without a name needs one: give targets as a dict by names of your own.")
+            raise ArgumentError("A recipe has no name. Pass targets as a dict whose keys are names of your own.")
         if name in seen:
             raise ArgumentError(
-                f"targets has {name!r} more than once; give a dict by names of your own to tell them apart."
+                f"targets has {name!r} more than once. Pass a dict whose keys are different names of your own."
             )
         seen.add(name)
         yield name, made

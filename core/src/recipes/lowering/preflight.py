@@ -92,7 +92,7 @@ def _training_mode(model: torch.nn.Module) -> Iterator[Finding]:
                 name or type(module).__name__,
                 f"this {type(module).__name__} is in training mode, so the file would compute something else than "
                 "the model does at inference.",
-                "Call model.eval() first, or give allow_training_mode=True.",
+                "Call model.eval() first, or pass allow_training_mode=True.",
             )
 
 
@@ -155,7 +155,7 @@ def _run(
             "does-not-run",
             f"method {method!r}",
             f"the model does not run on its example inputs ({type(error).__name__}: {error}).",
-            "Give example_inputs that model(*example_inputs) takes.",
+            "Pass example_inputs that model(*example_inputs) accepts.",
         )
     updated, replaced = {}, set()
     for module, key, name, buffer, before, version in places:
@@ -185,7 +185,7 @@ def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
             "error",
             "buffer-replaced",
             name,
-            "forward gives this buffer another tensor, and the capture before quantization keeps the first one.",
+            "forward replaces this buffer with another tensor, and the capture before quantization keeps the old one.",
             "Write into it instead: self.buffer.copy_(...).",
         )
     tensors = {**facts.inputs, **facts.weights}
@@ -195,7 +195,7 @@ def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
             "error",
             "quantization-dtype",
             ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
-            f"a recipe that quantizes takes float32, not {dtype}.",
+            f"a recipe that quantizes requires float32, not {dtype}.",
             "Convert the model and its inputs first: model.float().",
         )
 
@@ -215,7 +215,7 @@ def _calibration(request: Request) -> Iterator[Finding]:
                 "calibration-one-sample",
                 f"method {method!r}",
                 "activation ranges are measured on a single sample.",
-                "Give representative calibration_inputs, or several example_inputs.",
+                "Pass representative calibration_inputs, or several example_inputs.",
             )
         named = [_named_tensors(model, (s,) if isinstance(s, torch.Tensor) else tuple(s)) for s in samples]
         for name in named[0] if named else ():
@@ -229,7 +229,7 @@ def _calibration(request: Request) -> Iterator[Finding]:
                     "calibration-constant",
                     name,
                     f"this input is {low:g} everywhere in the calibration data, so no range can be measured from it.",
-                    "Give representative calibration_inputs.",
+                    "Pass representative calibration_inputs.",
                 )
 
 
@@ -292,8 +292,8 @@ def _with_partitioners(recipe: ExportRecipe, source: Source, now: Source, made: 
         origins.append(replace(origin, sources=sources, value=value, text=text))
     if lowering is None or not replaced:
         raise RecipesError(
-            f"The recipe {recipe.name!r} no longer has the partitioners of {source.recipe}, which the model needs "
-            "changed. Make it anew with the options that the findings name."
+            f"The recipe {recipe.name!r} no longer has the partitioners of {source.recipe}, but the model "
+            "requires changes to them. Create the recipe again with the options that the findings name."
         )
 
     def swapped(partitioners: Any) -> Any:
@@ -332,7 +332,7 @@ def warn_of_skipped_stages(request: Request) -> None:
     if skipped:
         warnings.warn(
             f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
-            "Give the nn.Module instead.",
+            "Pass the nn.Module instead.",
             RecipesWarning,
             stacklevel=4,
         )

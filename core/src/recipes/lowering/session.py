@@ -196,7 +196,7 @@ with warnings.catch_warnings():
             return dict(self._reached.data)
 
         def adopt(self, lowered: Lowered) -> None:
-            """Complete the export with the result of lowering, in another process, the programs from `capture`.
+            """Complete the export with the programs from `capture`, after another process has lowered them.
 
             Args:
                 lowered: The result of `recipes.lowering.processes.lower`.
@@ -266,7 +266,7 @@ with warnings.catch_warnings():
             """
             if self._lowered_elsewhere is not None:
                 raise ExportError(
-                    "Another process lowered this program and kept no edge program: export it here for that."
+                    "Another process lowered this program and kept no edge program. To get it, export in this process."
                 )
             return super().get_edge_program_manager()
 
@@ -283,8 +283,8 @@ with warnings.catch_warnings():
                     "warning",
                     "fallback",
                     backend,
-                    f"it could not compile what it claimed, which therefore runs elsewhere: {'; '.join(ops)}.",
-                    "Change the model there, or give strict_delegation=True to make this an error.",
+                    f"it could not compile operators that it claimed, so they run elsewhere: {'; '.join(ops)}.",
+                    "Change the model there, or pass strict_delegation=True to make this an error.",
                 )
                 self.findings.append(found)
                 tell([found])
@@ -334,9 +334,9 @@ with warnings.catch_warnings():
             """Write the program, its manifest, and any tensor data that the recipe stores outside of it.
 
             The manifest of `model.pte` is `model.pte.json`, and tensor data are `.ptd` files beside it. All files are
-            written completely before they are moved into place. If a save fails, the files from before remain. If the
-            process is killed while the files are moved, the next save, `inspect_program` or `verify_program` moves
-            the others.
+            written completely before they are moved into place. If a save fails, or the process is killed before that,
+            the files from before remain. If the process is killed while files are moved, the next save,
+            `inspect_program` or `verify_program` moves the others.
 
             Args:
                 path: The file to write.
@@ -362,7 +362,7 @@ with warnings.catch_warnings():
                 output_name: The file to write.
 
             Raises:
-                SaveError: The file cannot be written there; ExecuTorch only logs this.
+                SaveError: The file cannot be written there; ExecuTorch's session only logs this.
             """
             if not output_name:
                 raise SaveError("save_to_pte needs the name of a file.")
@@ -384,5 +384,5 @@ def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"Cannot keep artefacts in {str(path)!r}: {error.strerror or error}.") from error
+        raise SaveError(f"Cannot write artifacts to {str(path)!r}: {error.strerror or error}.") from error
     return folder

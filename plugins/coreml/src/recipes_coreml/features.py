@@ -44,7 +44,7 @@ class Feature:
 
 
 ML_PROGRAM = Feature("ML programs", "iOS15", _APPLE_GUIDE + "target-conversion-formats.html")
-INT8_WEIGHTS = Feature("int8 weights with one scale a channel", "iOS16", _OPTIMIZATIONS)
+INT8_WEIGHTS = Feature("int8 weights with one scale per channel", "iOS16", _OPTIMIZATIONS)
 INT8_ACTIVATIONS = Feature("int8 activations", "iOS17", _OPTIMIZATIONS)
 PT2E_WEIGHTS = Feature(
     "weights quantized through PT2E",
@@ -52,7 +52,7 @@ PT2E_WEIGHTS = Feature(
     "https://docs.pytorch.org/executorch/stable/backends/coreml/coreml-quantization.html",
 )
 INT4_WEIGHTS = Feature("int4 weights", "iOS18", _OPTIMIZATIONS)
-GROUPED_WEIGHTS = Feature("weights with one scale a group", "iOS18", _OPTIMIZATIONS)
+GROUPED_WEIGHTS = Feature("weights with one scale per group", "iOS18", _OPTIMIZATIONS)
 CODEBOOKS = Feature("lookup tables for groups of weights", "iOS18", _OPTIMIZATIONS)
 STATE = Feature("mutable buffers that Core ML takes over as its state", "iOS18", _APPLE_GUIDE + "stateful-models.html")
 HALF_INPUTS = Feature(

@@ -133,8 +133,8 @@ class CoreMLProvider(RecipeProvider):
 
 
 _OUTSIDE = (
-    "this buffer starts from values that are not zero, which Core ML's state cannot; ExecuTorch keeps it outside of "
-    "Core ML."
+    "this buffer starts from values that are not zero, but Core ML's state starts from zeros; ExecuTorch keeps it "
+    "outside of Core ML."
 )
 
 
@@ -156,15 +156,15 @@ def _too_low(target: OptionValue, feature: Feature, where: str) -> Finding:
             "deployment-target-raised",
             where,
             f"the model needs {feature.what}, so the file needs {feature.needs} or later.",
-            f"Give minimum_deployment_target={feature.needs!r} to say that this is meant.",
+            f"Pass minimum_deployment_target={feature.needs!r} to confirm that this is intended.",
         )
-    outside = " or give take_over_mutable_buffer=False to keep it outside of Core ML" if feature is STATE else ""
+    outside = " or pass take_over_mutable_buffer=False to keep it outside of Core ML" if feature is STATE else ""
     return Finding(
         "error",
         "deployment-target-too-low",
         where,
         f"the model needs {feature.what}, which need {feature.needs}, and minimum_deployment_target is {target.value}.",
-        f"Ask for {feature.needs} or later{outside}.",
+        f"Set it to {feature.needs} or later{outside}.",
     )
 
 
@@ -202,8 +202,8 @@ def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, Optio
     ]
     if against:
         raise OptionError(
-            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model; that is contradicted by "
-            f"{' and '.join(against)}. Give one or the other."
+            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model, which is not possible with "
+            f"{' and '.join(against)}. Set only one of these."
         )
 
 
@@ -227,7 +227,7 @@ def _settle_target(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionVa
         because = " (take_over_mutable_buffer or lower_full_graph asks for them)" if needed is STATE else ""
         raise OptionError(
             f"Recipe {recipe_type.id}: minimum_deployment_target is {asked.value} ({asked.source}), but {needed.what} "
-            f"need {needed.needs}{because}. Ask for {needed.needs} or later, or leave it unset."
+            f"need {needed.needs}{because}. Set it to {needed.needs} or later, or leave it unset."
         )
     return asked
 

@@ -164,9 +164,10 @@ class CoreMLQuantizer(ExecuTorchCoreMLQuantizer):
         """
         if changes := unexpected_changes():
             warnings.warn(
-                "The installed ExecuTorch's Core ML quantizer is not the one that recipes-coreml knows "
-                f"({'; '.join(changes)}), so its own search for patterns is used: right, but about a minute slower "
-                "for each model. Install versions of recipes-coreml and executorch that go together to be fast again.",
+                "The installed ExecuTorch's Core ML quantizer is not the one that recipes-coreml supports "
+                f"({'; '.join(changes)}), so ExecuTorch's own search for patterns is used. The result is correct, but "
+                "takes about a minute longer for each model. Install matching versions of recipes-coreml and "
+                "executorch.",
                 RecipesWarning,
                 stacklevel=2,
             )

@@ -78,7 +78,7 @@ def _check_operators(recipe_type: Type, names: Sequence[str]) -> None:
             close = close or difflib.get_close_matches(name, known)
             raise OptionError(
                 f"Recipe {recipe_type.id}: Option 'skip_ops_for_coreml_delegation': there is no operator {name!r}."
-                + (f" Close to it: {', '.join(close)}." if close else "")
+                + (f" Similar operators: {', '.join(close)}." if close else "")
             )
 
 
@@ -121,7 +121,7 @@ def _pt2e_int8(*, activations: torch.dtype) -> QuantizationRecipe:
 
 
 def _torchao_weights(weight_dtype: torch.dtype, options: Mapping[str, Any]) -> QuantizationRecipe:
-    group_size = options.get("group_size")  # declared by the recipe types with one scale a group
+    group_size = options.get("group_size")  # declared by the recipe types with one scale per group
     granularity = PerAxis(axis=0) if group_size is None else PerGroup(group_size=group_size)
     config = IntxWeightOnlyConfig(weight_dtype=weight_dtype, granularity=granularity)
     problem = functools.partial(_problem_with_groups, group_size or 1)

@@ -57,8 +57,8 @@ class SkippingPartitioner(Partitioner):
         if named:
             warnings.warn(
                 f"{len(named)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(named[0].target)} "
-                f"[{named[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
-                "the inputs are.",
+                f"[{named[0].name}] first, because ExecuTorch's OpenVINO runtime always returns outputs of the "
+                "largest size.",
                 RecipesWarning,
                 stacklevel=2,
             )

@@ -53,7 +53,7 @@ _RECIPES: Mapping[RecipeType, RecipeInfo] = {
         options=_OPTIONS,
     ),
     OpenVINORecipeType.INT8: RecipeInfo(
-        summary="int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per channel, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,

@@ -77,7 +77,7 @@ def _check_operators(recipe_type: Type, names: Collection[str]) -> None:
             close = close or difflib.get_close_matches(name, known)
             raise OptionError(
                 f"Recipe {recipe_type.id}: Option {_SKIP!r}: there is no operator {name!r}."
-                + (f" Close to it: {', '.join(close)}." if close else "")
+                + (f" Similar operators: {', '.join(close)}." if close else "")
             )
 
 

@@ -18,29 +18,29 @@ _RECIPES: Mapping[RecipeType, RecipeInfo] = {
         activations="float32",
     ),
     XNNPackRecipeType.PT2E_INT8_DYNAMIC_PER_CHANNEL: RecipeInfo(
-        summary="int8 weights, one scale a channel; activation ranges are measured at run time.",
+        summary="int8 weights, one scale per channel; activation ranges are measured at run time.",
         weights="int8",
         activations="int8 dynamic",
     ),
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL: RecipeInfo(
-        summary="int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per channel, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,
     ),
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_TENSOR: RecipeInfo(
-        summary="int8 weights, one scale a tensor, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per tensor, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,
     ),
     XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_CHANNEL: RecipeInfo(
-        summary="Linear layers with int4 weights, one scale a channel, and int8 activations measured at run time.",
+        summary="Linear layers with int4 weights, one scale per channel, and int8 activations measured at run time.",
         weights="int4",
         activations="int8 dynamic",
     ),
     XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR: RecipeInfo(
-        summary="Linear layers with int4 weights, one scale a group, and int8 activations measured at run time.",
+        summary="Linear layers with int4 weights, one scale per group, and int8 activations measured at run time.",
         weights="int4",
         activations="int8 dynamic",
         options=(
