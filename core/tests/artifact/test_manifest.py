@@ -228,7 +228,7 @@ def test_damage_of_any_kind_ends_in_contents_or_in_the_error_for_damage(tmp_path
     ("spoil", "problem"),
     [
         (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "model.pte is not the file that"),
-        (lambda path: _edit(path, version=2), "has version 2; this recipes reads version 1"),
+        (lambda path: _edit(path, version=2), "has version 2; this version of recipes reads version 1"),
         (lambda path: _edit(path, format="acme"), "is not a manifest"),
         (lambda path: _edit(path, sha256=None), "lacks sha256"),
         (lambda path: _edit(path, data_files=[{"file": "gone.ptd", "sha256": ""}]), "gone.ptd.*is missing"),

@@ -219,7 +219,7 @@ def test_torchao_configs_that_choose_no_layer_are_told_likewise() -> None:
     config = AOQuantizationConfig(IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0)), nothing)
     recipe = delegating(quantization_recipe=QuantizationRecipe(ao_quantization_configs=[config]))
     with pytest.warns(
-        RecipesWarning, match=r"IntxWeightOnlyConfig on what .*nothing chooses; the model has Linear \(1\)"
+        RecipesWarning, match=r"IntxWeightOnlyConfig on the layers that .*nothing chooses; the model has Linear \(1\)"
     ):
         export(torch.nn.Sequential(torch.nn.Linear(8, 8)).eval(), recipe, torch.rand(2, 8))
 

@@ -165,7 +165,7 @@ def test_made_up_inputs_whose_outputs_are_not_finite_are_a_concern_and_given_one
     path = saved(export(Root(), PORTABLE, torch.ones(2, 4)), tmp_path)
     made_up = verify_program(path)
     assert made_up.ok
-    assert "not finite; give real inputs" in made_up.concerns[0]
+    assert "not finite; pass real inputs" in made_up.concerns[0]
     given = verify_program(path, -torch.ones(2, 4))
     assert [failure for failure in given.failures if "not finite" in failure]
 
@@ -213,13 +213,13 @@ def test_a_crash_of_the_runtime_is_told_and_survived(tmp_path: Path, monkeypatch
     session = export(Small().eval(), PORTABLE, inputs())
     monkeypatch.syspath_prepend(tmp_path)
     result = session.verify()
-    assert result.failures == ["Method 'forward' gave no result: the runtime crashed with SIGABRT."]
+    assert result.failures == ["Method 'forward' returned no result: the runtime crashed with SIGABRT."]
 
 
 def test_a_program_that_hangs_is_stopped(tmp_path: Path) -> None:
     session = export(Small().eval(), PORTABLE, inputs())
     result = session.verify(timeout=0.01)
-    assert result.failures == ["Method 'forward' gave no result: it was stopped after 0.01 s."]
+    assert result.failures == ["Method 'forward' returned no result: it was stopped after 0.01 s."]
 
 
 # Saved programs
@@ -229,7 +229,7 @@ def test_a_saved_program_is_run_on_made_up_inputs_at_both_ends_of_its_ranges(tmp
     result = verify_program(saved(export(Small().eval(), PORTABLE, inputs(), dynamic_shapes=BATCH), tmp_path))
     assert result.ok
     assert result.ran[0] == "The file is the one that its manifest was written for."
-    assert "at the min of its ranges, made-up input at the max of its ranges" in result.ran[1]
+    assert "at the min of its ranges, generated input at the max of its ranges" in result.ran[1]
 
 
 def test_a_saved_program_is_run_without_its_manifest_and_that_is_said(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_saved_program_is_run_without_its_manifest_and_that_is_said(tmp_path: 
     result = verify_program(path)
     assert result.ok
     assert "no" in result.not_run[0]
-    assert "made-up input 1" in result.ran[0]
+    assert "generated input 1" in result.ran[0]
 
 
 def test_a_file_that_was_changed_after_it_was_saved_is_found(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_command_verifies_and_says_so_in_text_and_json(folder: Path) -> None:
     text = CliRunner().invoke(cli, ["verify", "model.pte"])
     assert text.exit_code == 0, text.output
-    assert "ran on this host with made-up input 1" in text.stdout
+    assert "ran on this host with generated input 1" in text.stdout
     result = CliRunner().invoke(cli, ["verify", "model.pte", "--model", "models.py:make", "--json"])
     record = json.loads(result.stdout)
     assert set(record) == {"ok", "comparisons", "ran", "not_run", "concerns", "failures"}

@@ -292,7 +292,7 @@ def test_a_stage_of_ones_own_is_run() -> None:
 
 def test_a_captured_model_that_a_recipe_would_have_quantized_is_told() -> None:
     program = torch.export.export(Small().eval(), (torch.rand(2, 4),))
-    with pytest.warns(RecipesWarning, match="method 'forward' is not quantized.*Give the nn.Module"):
+    with pytest.warns(RecipesWarning, match="method 'forward' is not quantized.*Pass the nn.Module"):
         export(program, int8())
     quantized = export(Small().eval(), int8(), torch.rand(2, 4)).get_exported_program()
     with warnings.catch_warnings():
@@ -361,12 +361,12 @@ def test_weights_that_a_recipe_keeps_outside_of_the_program_are_saved_beside_it(
     assert (tmp_path / names[0]).stat().st_size > 4 * 3 * 4
 
 
-def test_artefacts_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
+def test_artifacts_are_kept_where_a_folder_is_given(tmp_path: Path) -> None:
     export(Small().eval(), PORTABLE, torch.rand(2, 4), artifact_dir=tmp_path / "kept", generate_etrecord=True)
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == ["etrecord.bin", "forward.pt2"]
     assert torch.export.load(tmp_path / "kept" / "forward.pt2").module()(torch.rand(2, 4)).shape == (2, 3)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(SaveError, match="Cannot keep artefacts"):
+    with pytest.raises(SaveError, match="Cannot write artifacts"):
         export(Small().eval(), PORTABLE, torch.rand(2, 4), artifact_dir=tmp_path / "file")
 
 

@@ -140,9 +140,9 @@ def test_a_misspelt_choice_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("aten.liner.default", "Close to it: .*aten.linear.default"),
-        ("aten.add.Tensors", "Close to it: .*aten.add.tensor"),
-        ("aten.linear.tensor", "Close to it: .*aten.linear.default"),
+        ("aten.liner.default", "Similar operators: .*aten.linear.default"),
+        ("aten.add.Tensors", "Similar operators: .*aten.add.tensor"),
+        ("aten.linear.tensor", "Similar operators: .*aten.linear.default"),
     ],
 )
 def test_an_operator_that_does_not_exist_is_refused_with_the_nearest(name: str, advice: str) -> None:

@@ -503,7 +503,7 @@ def test_another_executorch_is_named_and_its_own_search_is_used(
     change(monkeypatch)
     monkeypatch.setattr(torch.export, "export", mock.Mock(side_effect=ExecuTorchTracesPatternsError))
     with (
-        pytest.warns(RecipesWarning, match=rf"recipes-coreml knows \({re.escape(named)}\)"),
+        pytest.warns(RecipesWarning, match=rf"recipes-coreml supports \({re.escape(named)}\)"),
         pytest.raises(ExecuTorchTracesPatternsError),
     ):
         CoreMLQuantizer(CONFIGS["int8"]).annotate(copy.deepcopy(layers))

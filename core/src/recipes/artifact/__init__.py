@@ -1,4 +1,4 @@
-"""What an export has made: its report, its manifest, what is inside the file, and whether it agrees with the model.
+"""The results of an export: report, manifest, contents of the file, and its comparison with the model.
 
 May be imported by `lowering` and every room above it. May import `common`, `executorch`, `recipe` and `arguments`.
 """

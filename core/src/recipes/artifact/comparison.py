@@ -1,4 +1,4 @@
-"""Outputs compared with those of the model in PyTorch."""
+"""Compare outputs with those of the model in PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 LOW_SQNR = 10.0
-"""dB; below it the error's power is more than a tenth of the output's, which no use of a model puts up with."""
+"""dB; below it, the error's power is more than a tenth of the output's, which is too much for any use of a model."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Sample:
     """One tuple of arguments of a method's forward.
 
     Args:
-        label: What it is: `example 1`, `s0=8`.
+        label: A name for messages: `example 1`, `s0=8`.
         inputs: The arguments.
-        is_made_up: Whether nobody gave values like these, so that a model need not give anything sensible for them.
+        is_made_up: Whether the values were generated, so that the outputs of a model may be meaningless.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Comparison:
         what: What was compared: the program on this host, or the quantized model in PyTorch.
         output: The output's position.
         samples: How many samples were compared.
-        sqnr_db: The lowest ratio of signal to error power, in dB; None where no output differs at all.
+        sqnr_db: The lowest ratio of signal to error power, in dB; None if all outputs are equal.
         max_abs_error: The largest absolute error.
         cosine: The lowest cosine between the outputs.
         worst: The sample with the lowest ratio.
@@ -61,14 +61,14 @@ class Comparison:
 
 @dataclass
 class Verification:
-    """What was compared, what was run, what was not and why, and what is wrong; print it, or take its `to_dict()`.
+    """What was compared, what was run, what was not run and why, and what failed; print it, or use its `to_dict()`.
 
     Args:
-        comparisons: With the model in PyTorch.
+        comparisons: Comparisons with the model in PyTorch.
         ran: What was run on this host, in sentences.
-        not_run: What was not, and why.
-        concerns: What is likely not good enough.
-        failures: What is wrong.
+        not_run: What was not run, and why.
+        concerns: Results that are probably not good enough.
+        failures: Results that are wrong.
     """
 
     comparisons: list[Comparison] = field(default_factory=list)
@@ -79,11 +79,11 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with what was run; `not_run` tells what was not."""
+        """Whether there are no failures; see `not_run` for what was not checked."""
         return not self.failures
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """The same as plain data, for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
     def __rich__(self) -> Group:
@@ -126,8 +126,8 @@ def compare(
     result: Verification,
 ) -> None:
     if len(outputs[0]) != len(expected[0]):
-        counts = f"{len(outputs[0])} outputs, and the model gives {len(expected[0])}"
-        result.failures.append(f"Method {method!r}: the {what} gives {counts}.")
+        counts = f"{len(outputs[0])} outputs, but the model returns {len(expected[0])}"
+        result.failures.append(f"Method {method!r}: the {what} returns {counts}.")
         return
     for index in range(len(expected[0])):
         measured: list[tuple[float, float, float, str]] = []
@@ -135,14 +135,14 @@ def compare(
             if not isinstance(wanted[index], torch.Tensor):
                 if got[index] != wanted[index]:
                     result.failures.append(
-                        f"Method {method!r}, output {index} at {sample.label}: the {what} gives {got[index]!r}, and "
-                        f"the model {wanted[index]!r}."
+                        f"Method {method!r}, output {index} at {sample.label}: the {what} returns {got[index]!r}, "
+                        f"but the model {wanted[index]!r}."
                     )
                 continue
             if got[index].shape != wanted[index].shape:
                 result.failures.append(
-                    f"Method {method!r}, output {index} at {sample.label}: the {what} gives the shape "
-                    f"{list(got[index].shape)}, and the model {list(wanted[index].shape)}."
+                    f"Method {method!r}, output {index} at {sample.label}: the {what} returns the shape "
+                    f"{list(got[index].shape)}, but the model {list(wanted[index].shape)}."
                 )
                 continue
             measured.append((*_errors(got[index], wanted[index]), sample.label))
@@ -169,7 +169,7 @@ def _errors(got: torch.Tensor, wanted: torch.Tensor) -> tuple[float, float, floa
     noise, signal = float(error.square().sum()), float(right.square().sum())
     if noise == 0:
         return math.inf, 0.0, 1.0
-    # A model that gives zeros has no signal; any error is infinitely worse, and JSON has no infinity.
+    # A model that returns zeros has no signal, so the ratio is minus infinity, which JSON does not have.
     sqnr = 10 * math.log10(signal / noise) if signal else -999.0
     norms = float(left.norm() * right.norm())
     return sqnr, float(error.abs().max()), float(left @ right) / norms if norms else 0.0

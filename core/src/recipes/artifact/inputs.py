@@ -1,4 +1,4 @@
-"""Inputs to verify a program with: the examples in other orders, the ends of dynamic ranges, and made-up ones."""
+"""Inputs to verify a program with: examples in other orders, the ends of dynamic ranges, and generated inputs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 _SAMPLES = 3
-"""How many samples there are at least, where nobody gave any: examples, and the examples' values in another order."""
+"""The least number of samples if the user passed none: the examples, and their values in other orders."""
 
 
 def varied(examples: Sequence[tuple[Any, ...]]) -> list[Sample]:
-    """The examples, and the first one's values in other orders: as likely as the example, and nobody fitted them."""
+    """The examples, and samples with the values of the first one in other orders, which are as realistic."""
     samples = [Sample(f"example {number}", tuple(sample)) for number, sample in enumerate(examples, 1)]
     generator = torch.Generator().manual_seed(0)
 
@@ -41,7 +41,7 @@ def varied(examples: Sequence[tuple[Any, ...]]) -> list[Sample]:
 def range_ends(
     method: str, program: ExportedProgram, example: tuple[Any, ...], result: Verification
 ) -> Iterator[Sample]:
-    """The example at the lower and upper end of each dynamic size, the others as they are."""
+    """Yield the example at the lower and the upper end of each dynamic size; the other sizes are unchanged."""
     leaves, structure = tree_flatten(example)
     values_by_name = {node.name: node.meta.get("val") for node in program.graph.nodes}
     specs = [spec for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
@@ -55,7 +55,7 @@ def range_ends(
         bounds = program.range_constraints[symbol]
         for end in (bounds.lower, bounds.upper):
             if not getattr(end, "is_Integer", isinstance(end, int)):
-                result.not_run.append(f"Method {method!r}: the upper end of {symbol}, which has none.")
+                result.not_run.append(f"Method {method!r}: the upper end of {symbol}, whose range has no upper bound.")
                 continue
             values = {**sizes, symbol: int(end)}
             resized = [
@@ -85,7 +85,7 @@ def _length(length: Any, values: Mapping[Any, int]) -> int:
 
 
 def _resized(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A tensor cut, or repeated, to a shape: its values stay likely ones, such as ids in a vocabulary."""
+    """Cut or repeat a tensor to a shape, so that its values stay realistic, such as ids in a vocabulary."""
     for dim, length in enumerate(shape):
         if tensor.shape[dim] != length:
             index = torch.arange(length) % max(tensor.shape[dim], 1)
@@ -97,13 +97,14 @@ _PLAIN = ("int", "bool", "double", "string", "null")
 
 
 def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result: Verification) -> list[Sample]:
-    """Inputs of the declared shapes: as captured and at both ends where a manifest tells the ranges, else the largest.
+    """Generate inputs of the declared shapes.
 
-    Ends are taken of all dynamic sizes together; which of them belong together is not known here.
+    If a manifest has the ranges, the shapes are those of the capture and both ends of the ranges, else the largest
+    shapes. All dynamic sizes are at the same end, because it is not known here which of them depend on each other.
     """
     odd = sorted({value.kind for value in method.inputs if value.kind != "tensor" and value.kind not in _PLAIN})
     if odd:
-        result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be made up for it; give inputs.")
+        result.not_run.append(f"Method {method.name!r}: no {', '.join(odd)} can be generated for it; pass inputs.")
         return []
     generator = torch.Generator().manual_seed(0)
 
@@ -115,7 +116,8 @@ def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result
 
     if declared is None or len(declared) != len(method.inputs):
         return [
-            Sample(f"made-up input {number}", make(lambda _, value: value.shape), True) for number in range(1, _SAMPLES)
+            Sample(f"generated input {number}", make(lambda _, value: value.shape), True)
+            for number in range(1, _SAMPLES)
         ]
 
     def at(end: str) -> Callable[[int, Value], Sequence[int]]:
@@ -127,9 +129,11 @@ def made_up(method: Method, declared: Sequence[Mapping[str, Any]] | None, result
 
         return shape
 
-    samples = [Sample(f"made-up input {number}", make(at("")), True) for number in range(1, _SAMPLES)]
+    samples = [Sample(f"generated input {number}", make(at("")), True) for number in range(1, _SAMPLES)]
     if any(value["dynamic"] for value in declared):
-        samples += [Sample(f"made-up input at the {end} of its ranges", make(at(end)), True) for end in ("min", "max")]
+        samples += [
+            Sample(f"generated input at the {end} of its ranges", make(at(end)), True) for end in ("min", "max")
+        ]
     return samples
 
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is inside a saved program; print it, or take its `to_dict()`.
+    """What is inside a saved program; print it, or use its `to_dict()`.
 
     Args:
         path: The `.pte` file.
         contents: What is inside.
-        state: Its manifest, and whether it is of this program.
+        state: The manifest, and whether it belongs to this program.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class Inspection:
     state: ManifestState
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """The same as plain data, for JSON."""
         return {
             "file": str(self.path),
             **self.contents.to_dict(),
@@ -44,7 +44,7 @@ class Inspection:
 
         parts: list[Any] = [Text(f"{self.path}  {size(self.contents.size)}", style="bold")]
         if self.state.problem:
-            parts.append(Text(f"The manifest says nothing of this program: {self.state.problem}", style="yellow"))
+            parts.append(Text(f"The manifest does not describe this program: {self.state.problem}", style="yellow"))
         elif self.state.manifest is not None:
             parts.append(self._made_of(self.state.manifest))
         named = described_inputs(self.state) if not self.state.problem else {}
@@ -91,16 +91,16 @@ def _range(dynamic: dict[str, Any]) -> str:
 
 
 def inspect_program(path: str | os.PathLike[str]) -> Inspection:
-    """Read a saved program, and its manifest where there is one. No backend is needed and no weights are loaded.
+    """Read a saved program, and its manifest if there is one. No backend is needed, and no weights are loaded.
 
-    A save that was cut short is finished first, so that the program and its manifest belong together.
+    A save that was interrupted is completed first, so that the program and its manifest belong together.
 
     Args:
         path: The `.pte` file.
 
     Raises:
         ArgumentError: There is no such file, it is not a program, or it is damaged.
-        SaveError: A save of it was cut short and cannot be finished.
+        SaveError: A save of the program was interrupted and cannot be completed.
     """
     program = Path(path)
     state = read_manifest(program)

@@ -1,4 +1,4 @@
-"""The manifest beside a saved program: what it was made of, what an app needs to run it, and how it came out."""
+"""The manifest beside a saved program: what it was made from, what an app needs to run it, and the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recipes.recipe import ExportRecipe
 
 FORMAT = "recipes-manifest"
 VERSION = 1
-"""Counts changes that a reader must know of: a key that went away or changed its meaning. New keys do not count."""
+"""It rises if a key is removed or changes its meaning, so that readers must change. New keys do not count."""
 
 _CHUNK = 1 << 20
 _READ = ("sha256", "data_files", "fingerprint", "recipe", "versions", "methods")
@@ -39,11 +39,11 @@ _ALWAYS = ("recipes-core", "executorch", "torch", "torchao")
 
 @dataclass(frozen=True)
 class ManifestState:
-    """A program's manifest, and whether it can be believed.
+    """A program's manifest, and whether it describes the program.
 
     Args:
-        manifest: What it says; None where there is none that can be read.
-        problem: Why it says nothing of this program; empty where it does, or where there is none.
+        manifest: Its contents; None if there is no manifest or it cannot be read.
+        problem: Why the manifest does not describe this program; empty if it does, or if there is none.
     """
 
     manifest: dict[str, Any] | None
@@ -58,13 +58,13 @@ def manifest_path(program: Path) -> Path:
 def read_manifest(program: Path) -> ManifestState:
     """Read the manifest of a program, and compare the program and its data files with it.
 
-    A save that was cut short is finished first, so that what is read belongs together.
+    A save that was interrupted is completed first, so that the files belong together.
 
     Args:
         program: The `.pte` file.
 
     Raises:
-        SaveError: A save was cut short and cannot be finished.
+        SaveError: A save was interrupted and cannot be completed.
     """
     if not program.name:
         return ManifestState(None)
@@ -80,7 +80,7 @@ def read_manifest(program: Path) -> ManifestState:
         return ManifestState(None, f"{path.name} is not a manifest.")
     if manifest.get("version") != VERSION:
         return ManifestState(
-            None, f"{path.name} has version {manifest.get('version')}; this recipes reads version {VERSION}."
+            None, f"{path.name} has version {manifest.get('version')}; this version of recipes reads version {VERSION}."
         )
     lacking = [key for key in _READ if key not in manifest]
     if lacking:
@@ -107,12 +107,12 @@ def _digest_of_file(path: Path) -> str:
 
 
 def writers(destination: Path, made: Artifacts, digest: str) -> dict[Path, Writer]:
-    """What writes a program, its data files and its manifest, for `write_atomically`.
+    """Return the functions that write a program, its data files and its manifest, for `write_atomically`.
 
     Args:
-        destination: Where the program goes; the other files go beside it.
-        made: What the export has made, with a program.
-        digest: What `program_digest` gave for it.
+        destination: The file of the program; the other files are written beside it.
+        made: The results of the export, with a program.
+        digest: The result of `program_digest` for it.
     """
     program = made.program
     assert program is not None
@@ -126,7 +126,7 @@ def writers(destination: Path, made: Artifacts, digest: str) -> dict[Path, Write
         return record
 
     found = {destination: recording(destination.name, program.write_to_file)}
-    # ExecuTorch has no public way to the bytes of the data files, only one that writes them in place.
+    # ExecuTorch's public API can only write the data files in place.
     for name, data in (program._tensor_data or {}).items():
         found[destination.with_name(f"{name}.ptd")] = recording(f"{name}.ptd", data.write_to_file)
 
@@ -140,7 +140,7 @@ def writers(destination: Path, made: Artifacts, digest: str) -> dict[Path, Write
 
 
 class _Recorder:
-    """A file to write to that takes the digest of what passes."""
+    """A writable file that computes the digest of what is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -221,7 +221,7 @@ def _described(name: str, value: Any, program: ExportedProgram) -> dict[str, Any
 
 
 def _versions(recipe: ExportRecipe) -> dict[str, str]:
-    """Versions of what took part: ours, ExecuTorch's, the plugins', and of what the plugins say that they need."""
+    """The versions of recipes-core, ExecuTorch, torch, torchao, the plugins, and the requirements of the plugins."""
     names = dict.fromkeys(_ALWAYS)
     for origin in recipe.explain().provenance.origins:
         for source in origin.sources:
@@ -233,7 +233,7 @@ def _versions(recipe: ExportRecipe) -> dict[str, str]:
         try:
             versions[str(name)] = str(importlib_metadata.version(name))
         except importlib_metadata.PackageNotFoundError:
-            continue  # a requirement that another one fulfils, or a plugin that is not installed as one
+            continue  # another package fulfils the requirement, or the plugin is not installed as a package
     return dict(sorted(versions.items()))
 
 
@@ -249,12 +249,14 @@ def _needed_by(distribution: str) -> Iterator[str]:
 
 
 def fingerprint(recipe: ExportRecipe, digest: str, versions: Mapping[str, str]) -> str:
-    """What is equal for equal recipes, options, models, weights and versions, though a compiler's bytes may differ.
+    """A digest that is equal for equal recipes, options, models, weights and versions.
+
+    The bytes from a compiler may differ although the fingerprint is equal.
 
     Args:
         recipe: The recipe in use.
-        digest: What `program_digest` gave.
-        versions: Versions of what took part.
+        digest: The result of `program_digest`.
+        versions: The versions of the packages that were used.
     """
     lowering = recipe.lowering_recipe
     partitioners: Any = (lowering.partitioners if lowering else None) or ()
@@ -267,12 +269,12 @@ def fingerprint(recipe: ExportRecipe, digest: str, versions: Mapping[str, str]) 
         if (spec := getattr(partitioner, "delegation_spec", None)) is not None
     ]
     text = json.dumps([recipe.explain().to_dict(), compile_specs, digest, dict(versions)], sort_keys=True, default=str)
-    # An object's place in memory is no part of a recipe.
+    # An object's address in memory is not part of a recipe.
     return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", text).encode()).hexdigest()
 
 
 def program_digest(captured: Mapping[str, ExportedProgram], constant_methods: Mapping[str, Any] | None) -> str:
-    """The digest of captured methods: their graphs, shapes, ranges and weights. No weight is copied.
+    """Return the digest of captured methods: their graphs, shapes, ranges and weights. No weight is copied.
 
     Args:
         captured: The captured program of each method.
@@ -308,7 +310,7 @@ def _update(digest: Any, name: str, value: Any) -> None:
         digest.update(f"{name} {value if isinstance(value, bool | int | float | str) else type(value)}".encode())
         return
     flatten = getattr(value, "__tensor_flatten__", None)
-    if flatten is not None:  # torchao keeps a quantized weight as several tensors
+    if flatten is not None:  # torchao stores a quantized weight as several tensors
         parts, context = flatten()
         digest.update(f"{name} {type(value).__name__} {context}".encode())
         for part in parts:
@@ -320,10 +322,10 @@ def _update(digest: Any, name: str, value: Any) -> None:
 
 
 def described_inputs(state: ManifestState) -> dict[str, list[dict[str, Any]]]:
-    """The inputs of each method as a manifest has them, with names and dynamic ranges.
+    """The inputs of each method in a manifest, with names and dynamic ranges.
 
     Args:
-        state: What was read.
+        state: The manifest.
     """
     methods = (state.manifest or {}).get("methods", ())
     return {method["name"]: method["inputs"] for method in methods if isinstance(method.get("inputs"), list)}

@@ -1,4 +1,4 @@
-"""What an export made of a model: what each backend runs, what fell back and why, sizes, options, findings."""
+"""The report of an export: what each backend runs, fallbacks with their reasons, sizes, options, findings."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 LOW_DELEGATION = 0.5
-"""A smaller share of work than this on the backends is a warning: less than half is hardly what was meant."""
+"""If the backends run a smaller share of the work, a warning is issued: less than half is hardly intended."""
 
 _NAMED = 3
-"""How many operators a message names; the report has them all."""
+"""How many operators a message names; the report has all of them."""
 
 
 @dataclass(frozen=True)
 class Artifacts:
-    """What an export has made so far.
+    """The results of an export so far.
 
     Args:
         recipe: The recipe in use.
-        models: The model that was given, for each method.
+        models: The user's model, for each method.
         captured: The captured program of each method, before lowering.
-        lowered: What of each method each backend runs; None where the recipe's stages end before.
-        program: The program that is saved; None where the stages end before.
+        lowered: How each method is divided among backends; None if the recipe's stages end before lowering.
+        program: The program to save; None if the stages end before it.
         quantizes: Whether a stage that quantizes was run.
         fallbacks: As in `ExportSession.fallbacks`.
         findings: As in `ExportSession.findings`.
@@ -65,37 +65,37 @@ class Artifacts:
 
     @property
     def methods(self) -> tuple[MethodDelegation, ...]:
-        """What of each method each backend runs; nothing where nothing was lowered."""
+        """How each method is divided among backends; empty if nothing was lowered."""
         return self.lowered or ()
 
     @cached_property
     def contents(self) -> Contents | None:
-        """What is inside the program that is saved."""
+        """What is inside the program to save."""
         return contents_of(self.program.write_to_file) if self.program is not None else None
 
     @cached_property
     def data_files(self) -> dict[str, int]:
         """Bytes of each `.ptd` file beside the program."""
-        # ExecuTorch has no public way to the data files, only one that writes them in place.
+        # ExecuTorch's public API can only write the data files in place.
         data = (self.program._tensor_data or {}) if self.program is not None else {}
         return {f"{name}.ptd": len(content) for name, content in data.items()}
 
 
 @dataclass(frozen=True)
 class Report:
-    """What an export made of a model; print it, give it to a rich console, or take its `to_dict()`.
+    """The report of an export; print it, pass it to a rich console, or use its `to_dict()`.
 
     Args:
         recipe: The recipe's name.
-        methods: What of each method each backend runs.
+        methods: How each method is divided among backends.
         quantized: For each method, how many operators work on quantized tensors.
-        fallbacks: What a backend claimed and could not compile.
-        kept_whole: What became of operators that were not to be decomposed: see `recipes.delegation.kept_whole`.
-        explanation: Where each part and option of the recipe is from, and what a target decided.
-        contents: What is inside the program; None where there is none.
+        fallbacks: The operators that a backend claimed and could not compile.
+        kept_whole: What happened to operators that were to be kept whole: see `recipes.executorch.kept_whole`.
+        explanation: Where each part and option of the recipe comes from, and what a target decided.
+        contents: What is inside the program; None if there is none.
         data_files: Bytes of each `.ptd` file beside the program.
         seconds: How long each stage took.
-        findings: What was found before the export, and after it.
+        findings: The findings from before the export, and from after it.
     """
 
     recipe: str
@@ -120,7 +120,7 @@ class Report:
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """The same as plain data, for JSON."""
         contents = self.contents
         return {
             "recipe": self.recipe,
@@ -206,10 +206,10 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def make_report(made: Artifacts) -> Report:
-    """Gather a report.
+    """Make a report.
 
     Args:
-        made: What the export has made.
+        made: The results of the export.
     """
     return Report(
         recipe=made.recipe.name or "",
@@ -226,7 +226,7 @@ def make_report(made: Artifacts) -> Report:
 
 
 def _quantized_operators(program: ExportedProgram) -> int:
-    """How many operators read a tensor that was just dequantized: what a backend runs on integers."""
+    """How many operators read a tensor that was just dequantized: a backend runs them on integers."""
     users = {user for node in quantized_nodes(program.graph_module) for user in node.users}
     return sum(user.op == "call_function" and "quantize" not in str(user.target) for user in users)
 
@@ -243,7 +243,7 @@ def _kept_whole(made: Artifacts, method: MethodDelegation) -> list[dict[str, Any
     for partitioner in _partitioners(made.recipe, method.method):
         for op in partitioner.ops_to_not_decompose(program)[0]:
             name = _packet_name(op)
-            if counts[name]:  # a backend lists all that it knows
+            if counts[name]:  # a backend lists all operators that it supports
                 by = asked.setdefault(name, [])
                 by += [label] if (label := type(partitioner).__name__) not in by else []
     return kept_whole(asked, counts, method)
@@ -260,10 +260,10 @@ def _partitioners(recipe: ExportRecipe, method: str) -> Sequence[Any]:
 
 
 def outcome(made: Artifacts) -> list[Finding]:
-    """What a person should know of a finished export: too little was delegated, or nothing was quantized.
+    """The findings of a finished export: too little was delegated, or nothing was quantized.
 
     Args:
-        made: What the export has made.
+        made: The results of the export.
     """
     findings = []
     for method in made.methods:
@@ -289,10 +289,10 @@ def outcome(made: Artifacts) -> list[Finding]:
 
 
 def check_share(share: float | None) -> float | None:
-    """A `require_delegation` argument, checked.
+    """Check a `require_delegation` argument, and return it as a float.
 
     Raises:
-        ArgumentError: It is no number from 0 to 1.
+        ArgumentError: It is not a number from 0 to 1.
     """
     if share is None:
         return None
@@ -305,15 +305,15 @@ def check_share(share: float | None) -> float | None:
 
 
 def require(made: Artifacts, share: float) -> None:
-    """Refuse an export of which less than a share is delegated.
+    """Raise an error if less than a share of the work is delegated.
 
     Args:
-        made: What the export has made.
-        share: Of each method's work, 0 to 1.
+        made: The results of the export.
+        share: The share of each method's work, 0 to 1.
 
     Raises:
-        ExportError: Names each method with less, its share, and its biggest operators that are not delegated; or
-            nothing was lowered.
+        ExportError: Nothing was lowered, or less is delegated. The message names each method with less, its share, and
+            its biggest operators that are not delegated.
     """
     if made.lowered is None:
         raise ExportError(
@@ -328,7 +328,7 @@ def require(made: Artifacts, share: float) -> None:
             for method in low
         ]
         raise ExportError(
-            f"Less is delegated than require_delegation={share:g} asks for:\n" + "\n".join(lines),
+            f"Less is delegated than require_delegation={share:g} requires:\n" + "\n".join(lines),
             "to_edge_transform_and_lower",
         )
 
@@ -346,7 +346,7 @@ def _biggest(method: MethodDelegation) -> str:
 
 
 def _why(made: Artifacts, method: MethodDelegation) -> str:
-    """Why operators were not delegated, and what to do about it, where that can be told."""
+    """Why operators were not delegated, and what to do about it, if that is known."""
     refused = [fallback for fallback in made.fallbacks if fallback.method == method.method]
     if refused:
         return f"{refused[0].backend} refused {refused[0].op}: {refused[0].reason}"
@@ -354,7 +354,7 @@ def _why(made: Artifacts, method: MethodDelegation) -> str:
     odd = sorted({d for share in working for d in share.dtypes} - {"float32", "float16"})
     if odd:
         advice = " Convert the model with model.float()." if any(d.startswith(("float", "bfloat")) for d in odd) else ""
-        return f"Their data types include {', '.join(odd)}, which few backends take.{advice}"
+        return f"Their data types include {', '.join(odd)}, which few backends support.{advice}"
     return "session.report() shows every operator."
 
 
@@ -362,8 +362,8 @@ def _not_quantized(made: Artifacts, method: str) -> Finding:
     quantization = made.recipe.quantization_recipe
     sought = [_sought(quantizer) for quantizer in (quantization.quantizers if quantization else None) or ()]
     for config in (quantization.ao_quantization_configs if quantization else None) or ():
-        chosen = getattr(config.filter_fn, "__qualname__", config.filter_fn)
-        sought.append(f"{type(config.ao_base_config).__name__} on what {chosen or 'its default filter'} chooses")
+        chosen = getattr(config.filter_fn, "__qualname__", config.filter_fn) or "its default filter"
+        sought.append(f"{type(config.ao_base_config).__name__} on the layers that {chosen} chooses")
     model = made.models.get(method)
     layers: Counter[str] = Counter()
     if isinstance(model, torch.nn.Module):
@@ -372,14 +372,15 @@ def _not_quantized(made: Artifacts, method: str) -> Finding:
         "warning",
         "not-quantized",
         f"method {method!r}",
-        f"the recipe {made.recipe.name!r} quantizes, and it quantized no layer. It looked for {'; '.join(sought)}; "
+        f"the recipe {made.recipe.name!r} quantizes, but it quantized no layer. It looked for {'; '.join(sought)}; "
         f"the model has {_counted(dict(layers.most_common())) or 'no layers'}.",
-        "Use a recipe without quantization, or one that knows these layers.",
+        "Use a recipe without quantization, or one that supports these layers.",
     )
 
 
 def _sought(quantizer: Any) -> str:
-    """What a quantizer looks for, where it tells: `AcmeQuantizer: conv, linear`."""
+    """What a quantizer looks for, if it lists its patterns: `AcmeQuantizer: conv, linear`."""
     patterns = [str(getattr(pattern, "name", "")) for pattern in getattr(quantizer, "SUPPORTED_PATTERNS", ())]
     names = dict.fromkeys(re.sub(r"(_bn)?(_relu)?$", "", name) for name in patterns if name)
-    return f"{type(quantizer).__name__}: {', '.join(names)}" if names else f"what {type(quantizer).__name__} knows"
+    name = type(quantizer).__name__
+    return f"{name}: {', '.join(names)}" if names else f"the layers that {name} supports"

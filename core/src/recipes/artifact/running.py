@@ -1,4 +1,4 @@
-"""Run a program with ExecuTorch's runtime in a process of its own, which a crashing delegate may take down."""
+"""Run a program with ExecuTorch's runtime in a separate process, which a crash of a delegate may end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class MethodRun:
     """How one method ran.
 
     Args:
-        outputs: For each call the outputs, flat; as many as ran.
-        missing_backends: Backends that the method needs and the runtime has not; nothing was run then.
-        missing_kernels: Operators likewise.
-        error: Why a call, or loading, failed; empty where all ran.
+        outputs: The flat outputs of each call that succeeded.
+        missing_backends: Backends that the method needs and the runtime lacks; if there are any, nothing was run.
+        missing_kernels: The same for operators.
+        error: Why a call, or loading, failed; empty if all calls succeeded.
     """
 
     outputs: list[list[Any]] = field(default_factory=list)
@@ -44,9 +44,9 @@ class ProgramRun:
     """How a program ran.
 
     Args:
-        methods: How each method ran that was reached.
+        methods: How each method ran, of those that were started.
         registered: The backends that the runtime of this host has.
-        crash: How the process ended, where it did not end as it should.
+        crash: How the process ended; empty if it succeeded.
     """
 
     methods: dict[str, MethodRun]
@@ -57,13 +57,13 @@ class ProgramRun:
 def run_program(
     path: Path, data_path: Path | None, contents: Contents, calls: Mapping[str, Sequence[Inputs]], timeout: float
 ) -> ProgramRun:
-    """Run methods of a program, each call after the other.
+    """Run methods of a program, one call after another.
 
     Args:
         path: The `.pte` file.
         data_path: The `.ptd` file that it needs, or None.
         contents: What is inside the program.
-        calls: For each method the inputs of each call.
+        calls: For each method, the inputs of each call.
         timeout: Seconds after which the process is stopped.
     """
     needs = {
@@ -79,7 +79,7 @@ def run_program(
         detached = {method: [_detached(inputs) for inputs in samples] for method, samples in calls.items()}
         torch.save({"path": str(path), "data_path": data, "needs": needs, "calls": detached}, request)
         command = [sys.executable, "-m", "recipes.runner.methods", str(request), str(response)]
-        # The runtime that is looked at is this environment's, however it was set up.
+        # The process must use the runtime of this environment, however the environment was set up.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Compare what an export made with the model that it was made from, as far as this host can run it."""
+"""Compare the result of an export with its model, as far as this host can run it."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
     """Compare an export with its model.
 
     Args:
-        made: What the export has made.
+        made: The results of the export.
         samples: The example inputs of each method.
         inputs: Samples to use instead, as `example_inputs` of `recipes.export`.
-        timeout: Seconds for running the program.
+        timeout: Seconds after which the program is stopped.
     """
     result = Verification()
     kind = "ExportedProgram" if any(isinstance(m, ExportedProgram) for m in made.models.values()) else "nn.Module"
@@ -54,9 +54,9 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
             if (program := made.captured.get(method)) is not None:
                 chosen[method] += range_ends(method, program, samples[method][0], result)
         else:
-            result.not_run.append(f"Method {method!r}: there are no example inputs; give inputs.")
+            result.not_run.append(f"Method {method!r}: there are no example inputs; pass inputs.")
     if made.recipe.source_transform_in_place and made.quantizes:
-        result.not_run.append("The comparison with the model: source_transform_in_place has changed it in place.")
+        result.not_run.append("The comparison with the model: source_transform_in_place has changed the model.")
         expected: dict[str, list[list[Any]]] = {}
     else:
         expected = {m: run for m, s in chosen.items() if (run := _eager(m, made.models[m], s, result)) is not None}
@@ -67,7 +67,7 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
             if outputs is not None:
                 compare(method, _QUANTIZED, chosen[method], outputs, expected[method], result)
     if made.program is None or made.contents is None:
-        result.not_run.append("The program: the recipe's stages end before there is one.")
+        result.not_run.append("The program: the recipe's stages end before it is made.")
         return result
     with tempfile.TemporaryDirectory(prefix="recipes-") as folder:
         path = Path(folder, "model.pte")
@@ -83,21 +83,21 @@ def verify_session(made: Artifacts, samples: Mapping[str, list[Any]], inputs: An
 def verify_program(
     path: str | os.PathLike[str], inputs: Any = None, model: Any = None, *, timeout: float = TIMEOUT
 ) -> Verification:
-    """Check a saved program on this host, and compare it with its model where that is given.
+    """Check a saved program on this host, and compare it with its model if you pass the model.
 
-    Without the model it is checked that the file is the one that its manifest was written for, and that it loads,
-    runs, and gives finite outputs of the declared shapes, on made-up inputs of the declared shapes and both ends of
-    each dynamic range: noise for floating-point inputs, zeros for integers.
+    Without the model, this checks that the file is the one that its manifest was written for, and that it loads, runs,
+    and returns finite outputs of the declared shapes. The inputs are generated, for the declared shapes and both ends
+    of each dynamic range: noise for floating-point inputs, zeros for integers.
 
     Args:
         path: The `.pte` file.
-        inputs: Samples to use instead of made-up ones, as `example_inputs` of `recipes.export`.
-        model: The model that it was made from, as `model` of `recipes.export`; adds the comparison.
-        timeout: Seconds after which running is given up.
+        inputs: Samples to use instead of generated ones, as `example_inputs` of `recipes.export`.
+        model: The model to compare with, as `model` of `recipes.export`.
+        timeout: Seconds after which the program is stopped.
 
     Raises:
-        ArgumentError: The file is not a program, or the inputs or the model are not what they must be.
-        SaveError: A save of it was cut short and cannot be finished.
+        ArgumentError: The file is not a program, or the inputs or the model are invalid.
+        SaveError: A save of the program was interrupted and cannot be completed.
     """
     program = Path(path)
     state = read_manifest(program)
@@ -113,7 +113,7 @@ def verify_program(
     names = {method.name: None for method in contents.methods}
     unknown = [method for method in models if method not in names]
     if unknown:
-        raise ArgumentError(f"The model has the methods {', '.join(unknown)}, and {program.name} has not.")
+        raise ArgumentError(f"The model has the methods {', '.join(unknown)}, but {program.name} does not.")
     given: dict[str, list[Any]] = {}
     if inputs is not None:
         called = models or {method.name: None for method in contents.methods if method.inputs}
@@ -148,15 +148,15 @@ def _run(
     if not chosen:
         return
     if len(data_files) > 1:
-        result.not_run.append("The program: it has several data files, and the runtime here takes one.")
+        result.not_run.append("The program: it has several data files, but the runtime on this host accepts only one.")
         return
     calls = {method: [tree_leaves(sample.inputs) for sample in samples] for method, samples in chosen.items()}
     run = run_program(path, data_files[0] if data_files else None, contents, calls, timeout)
     methods = {method.name: method for method in contents.methods}
     for name, samples in chosen.items():
         if name not in run.methods:
-            result.failures.append(f"Method {name!r} gave no result: {run.crash or 'the runtime told nothing'}.")
-            break  # those after it were not reached
+            result.failures.append(f"Method {name!r} returned no result: {run.crash or 'the runtime wrote no answer'}.")
+            break  # the methods after it did not run
         one = run.methods[name]
         if one.missing_backends or one.missing_kernels:
             result.not_run.append(_missing(name, run))
@@ -189,7 +189,7 @@ def _check_outputs(
     expected: Sequence[Sequence[Any]] | None,
     result: Verification,
 ) -> None:
-    """Outputs must have the declared shapes, and be finite where the model's are."""
+    """Check that outputs have the declared shapes, and are finite if the model's outputs are."""
     for number, (sample, values) in enumerate(zip(samples, outputs, strict=False)):
         for index, (value, declared) in enumerate(zip(values, method.outputs, strict=True)):
             if not isinstance(value, torch.Tensor):
@@ -201,7 +201,7 @@ def _check_outputs(
             meant = isinstance(wanted, torch.Tensor) and not bool(torch.isfinite(wanted).all())
             if not meant and not bool(torch.isfinite(value).all()):
                 if sample.is_made_up and wanted is None:
-                    result.concerns.append(f"{what}: it has values that are not finite; give real inputs to be sure.")
+                    result.concerns.append(f"{what}: it has values that are not finite; pass real inputs to be sure.")
                 else:
                     result.failures.append(f"{what}: it has values that are not finite.")
 
@@ -216,7 +216,7 @@ def _fits(value: torch.Tensor, declared: Value) -> bool:
 def _eager(
     method: str, model: Any, samples: Sequence[Sample], result: Verification, what: str = "model"
 ) -> list[list[Any]] | None:
-    """The outputs of a model in PyTorch for each sample, flat; its buffers and the random state are put back."""
+    """Run a model in PyTorch and return the flat outputs for each sample; buffers and the random state are restored."""
     module = model.module(check_guards=False) if isinstance(model, ExportedProgram) else model
     outputs = []
     try:

@@ -1,7 +1,9 @@
-"""Everything that touches the insides of ExecuTorch, torchao and torch.export: what to read for their new releases.
+"""Everything that uses internals of ExecuTorch, torchao and torch.export: check it with each of their releases.
 
-Stages, partitioning, quantization, kernels, the format of programs. `workarounds` lists what is only there because
-of a fault of theirs. May be imported by `recipe` and every room above it. May import `common`.
+This is where stages, partitioning, quantization, kernels and the format of programs are. `workarounds` lists the code
+that is needed only because of a fault in another package.
+
+May be imported by `recipe` and every room above it. May import `common`.
 """
 
 from recipes.executorch.contents import Contents, Method, Value, contents_of, contents_of_file

@@ -18,7 +18,7 @@ from executorch.exir.tensor import get_scalar_type
 from recipes.common import ArgumentError
 
 _HEAD = 8 + _ExtendedHeader.NUM_HEAD_BYTES
-"""Bytes that tell how long the program's own part is: the flatbuffer's root and identifier, then the header."""
+"""Bytes that contain the length of the program's own part: the flatbuffer's root and identifier, then the header."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,10 @@ class Value:
     Args:
         kind: `tensor`, or the type of another value: `int`, `bool`, `double`, `string`, `null`.
         dtype: A tensor's data type: `float32`; empty for other values.
-        shape: A tensor's sizes; the largest that memory is planned for where they are dynamic.
+        shape: A tensor's sizes; for a dynamic size, the largest that memory is planned for.
         dynamic: Whether sizes may be smaller when the program runs.
-        value: What another value is in the program. An input must be that, for the program was made for it.
+        value: The value in the program, if it is not a tensor. An input must have this value, because the program was
+            made for it.
     """
 
     kind: str
@@ -51,7 +52,7 @@ class Delegate:
 
     Args:
         backend: The backend's id in the runtime.
-        payload: Bytes of what its compiler made. Weights may be kept beside it, as named data.
+        payload: Bytes of what its compiler returned. Weights may be stored beside it, as named data.
     """
 
     backend: str
@@ -106,7 +107,7 @@ class Contents:
         return sorted({name for method in self.methods for name in method.kernels})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """The same as plain data, for JSON."""
         return {
             "bytes": self.size,
             "sizes": self.sizes,
@@ -151,7 +152,7 @@ def contents_of(write: Callable[[IO[bytes]], Any]) -> Contents:
 
 
 class _Head:
-    """A file to write to that keeps only the program's own part."""
+    """A writable file that keeps only the program's own part."""
 
     def __init__(self) -> None:
         self.kept = bytearray()
@@ -185,7 +186,7 @@ def _parse(head: bytes, size: int, name: str) -> Contents:
     try:
         program = _flatbuffer_to_program(head if header is None else head[: header.program_size])
         return _contents(program, len(head) if header is None else header.program_size, size)
-    except Exception as error:  # flatbuffers follows offsets blindly, so damage shows as anything
+    except Exception as error:  # flatbuffers follows offsets unchecked, so damage can raise any error
         raise ArgumentError(f"{name!r} is damaged: its program cannot be read ({type(error).__name__}).") from error
 
 

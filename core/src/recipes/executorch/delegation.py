@@ -1,4 +1,4 @@
-"""What of a lowered program each backend runs: operators, their work, partitions and what splits them."""
+"""How a lowered program is divided among backends: operators, their work, partitions and what splits them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from recipes.executorch.ranges import size_for_estimates
 
 KERNELS = ""
-"""Stands for a backend where ExecuTorch's own kernels run an operator."""
+"""The backend of operators that ExecuTorch's own kernels run."""
 
 Unit = Literal["multiply-adds", "elements"]
 
@@ -31,9 +31,9 @@ class OperatorShare:
     Args:
         name: The operator: `aten.linear`.
         backend: The backend's id in the runtime, or `KERNELS`.
-        count: How many calls.
-        work: Their work, in the method's unit.
-        dtypes: The data types of the floating-point and complex tensors that they read, sorted.
+        count: The number of calls.
+        work: The work of these calls, in the method's unit.
+        dtypes: The data types of the floating-point and complex tensors that the calls read, sorted.
     """
 
     name: str
@@ -45,16 +45,16 @@ class OperatorShare:
 
 @dataclass(frozen=True)
 class MethodDelegation:
-    """What of one method each backend runs.
+    """How one method is divided among backends.
 
     Args:
-        method: Its name.
-        unit: What work is counted in. `multiply-adds` are those of convolutions and matrix products, by
-            `torch.utils.flop_counter`'s formulas and the example inputs' sizes. A method that has none is counted
-            in `elements` of its operators' results.
+        method: The method's name.
+        unit: The unit of work. `multiply-adds` are those of convolutions and matrix products, by
+            `torch.utils.flop_counter`'s formulas and the example inputs' sizes. If a method has none, its work is
+            counted in `elements` of its operators' results.
         operators: The operators, those with the most work first.
-        partitions: How many parts each backend has.
-        split_by: How often each operator stands between parts of backends, so that they cannot be one.
+        partitions: The number of partitions of each backend.
+        split_by: How often each operator stands between two partitions, so that they cannot be merged.
     """
 
     method: str
@@ -70,16 +70,16 @@ class MethodDelegation:
 
     @property
     def delegated(self) -> float:
-        """The share of the work that backends run, 0 to 1; 1 where there is no work."""
+        """The share of the work that backends run, 0 to 1; 1 if there is no work."""
         return sum(s.work for s in self.operators if s.backend != KERNELS) / self.work if self.work else 1.0
 
     @property
     def undelegated(self) -> list[OperatorShare]:
-        """What ExecuTorch's own kernels run, the most work first."""
+        """The operators that ExecuTorch's own kernels run, those with the most work first."""
         return [share for share in self.operators if share.backend == KERNELS]
 
     def backends(self) -> dict[str, tuple[int, float]]:
-        """For each backend, and `KERNELS`: how many operators it runs, and its share of the work."""
+        """For each backend and for `KERNELS`, the number of operators that it runs, and its share of the work."""
         found: dict[str, tuple[int, float]] = {}
         for name in dict.fromkeys([*self.partitions, KERNELS]):
             mine = [share for share in self.operators if share.backend == name]
@@ -88,7 +88,7 @@ class MethodDelegation:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, as JSON takes it."""
+        """The same as plain data, for JSON."""
         return {
             "method": self.method,
             "work_unit": self.unit,
@@ -113,12 +113,12 @@ class MethodDelegation:
 
 
 def delegations(lowered: EdgeProgramManager) -> tuple[MethodDelegation, ...]:
-    """What of each lowered method each backend runs, by the methods' names."""
+    """How each lowered method is divided among backends, sorted by the methods' names."""
     return tuple(delegation(name, lowered.exported_program(name).graph_module) for name in sorted(lowered.methods))
 
 
 def delegation(method: str, graph_module: GraphModule) -> MethodDelegation:
-    """Tell what of a lowered method each backend runs.
+    """Measure how a lowered method is divided among backends.
 
     Args:
         method: The method's name.
@@ -148,19 +148,19 @@ def delegation(method: str, graph_module: GraphModule) -> MethodDelegation:
 
 
 def operator_name(node: Node) -> str:
-    """`aten.linear`, whatever dialect or overload a node calls."""
+    """The operator that a node calls, without dialect and overload: `aten.linear`."""
     packet = _packet(node)
     return str(packet) if packet is not None else getattr(node.target, "__name__", str(node.target))
 
 
 def operator_counts(graph_module: GraphModule) -> Counter[str]:
-    """How often a graph calls each operator, without those in delegates."""
+    """How often a graph calls each operator outside of delegates."""
     return Counter(operator_name(node) for node in graph_module.graph.nodes if _computes(node))
 
 
 def _overload(node: Node) -> Any:
     target = MemoryFormatOpsMap.get(node.target, node.target)
-    # What ops of the edge dialect wrap; torch's own have something else of that name.
+    # Ops of the edge dialect wrap an ATen op in `_op`; torch's own ops use that name for something else.
     return target if isinstance(target, torch._ops.OpOverload) else getattr(target, "_op", target)
 
 
@@ -169,12 +169,12 @@ def _packet(node: Node) -> Any:
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node calls an operator; memory, tuples and numbers are not work."""
+    """Whether a node calls an operator; nodes that handle memory, tuples or numbers do not count."""
     return node.op == "call_function" and isinstance(_overload(node), torch._ops.OpOverload)
 
 
 def _lowered(node: Node) -> LoweredBackendModule | None:
-    """The module of a call of a delegate."""
+    """The lowered module that a node calls, or None if it calls no delegate."""
     if node.op != "call_function" or node.target is not executorch_call_delegate:
         return None
     attribute = node.args[0]
@@ -197,7 +197,7 @@ def _calls(graph_module: GraphModule, backend: str) -> Iterator[tuple[Node, str]
 
 
 def _partitions(graph_module: GraphModule) -> tuple[dict[str, int], dict[str, int]]:
-    """How many parts each backend has, and the operators that need a part's result and that a part needs."""
+    """The number of partitions of each backend, and how often each operator stands between two partitions."""
     parts: Counter[str] = Counter()
     split_by: Counter[str] = Counter()
     nodes = list(graph_module.graph.nodes)
@@ -212,7 +212,7 @@ def _partitions(graph_module: GraphModule) -> tuple[dict[str, int], dict[str, in
     for node in reversed(nodes):
         if _lowered(node) is not None or any(user in before for user in node.users):
             before.add(node)
-        # A delegate's call is before itself; what counts is what lies between two.
+        # Calls of delegates are in both sets; only the operators between two of them count.
         if node in after and node in before and _computes(node):
             split_by[operator_name(node)] += 1
     for node in nodes:
@@ -241,11 +241,11 @@ def _elements(node: Node) -> int:
 
 
 def _multiply_adds(node: Node) -> int:
-    """The multiply-adds of a convolution, a matrix product, or what is made of them; 0 for other operators."""
+    """The multiply-adds of a convolution, a matrix product or a composite of these; 0 for other operators."""
     overload, packet = _overload(node), _packet(node)
     known = packet in flop_registry
-    # linear, matmul or attention are kept whole for a backend; torch counts them by what they are made of.
-    # Out variants, which a lowered program is made of, are of operators that were taken apart.
+    # linear, matmul or attention may be kept whole for a backend; torch counts the operators that they decompose into.
+    # A lowered program also has out variants; their operators are decomposed already.
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd")
     if not known and (overload._schema.is_mutable or not composite):
         return 0
@@ -273,16 +273,16 @@ def _multiply_adds(node: Node) -> int:
 def kept_whole(
     asked: Mapping[str, Sequence[str]], captured: Counter[str], lowered: MethodDelegation
 ) -> list[dict[str, Any]]:
-    """What became of operators that a recipe or a backend asked not to decompose.
+    """Find out what happened to operators that a recipe or a backend asked not to decompose.
 
     Args:
-        asked: For each operator, who asked.
+        asked: For each operator, the names of those that asked.
         captured: How often each operator is called before lowering.
-        lowered: What each backend runs.
+        lowered: How the method is divided among backends.
 
     Returns:
-        For each operator: `operator`, `asked_by`, `captured` calls, and how many of them were found again as they
-        are, `delegated` and in `kernels`.
+        For each operator: `operator`, `asked_by`, the number of `captured` calls, and how many calls of the same
+        operator are there after lowering, `delegated` and in `kernels`.
     """
     rows = []
     for name, by in asked.items():

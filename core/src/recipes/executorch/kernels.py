@@ -1,4 +1,4 @@
-"""The operators that a program leaves to ExecuTorch's own kernels, and whether there is one for each."""
+"""The operators that a program leaves to ExecuTorch's own kernels, and whether each of them has a kernel."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from recipes.executorch.nodes import overload_of, source_line
 QUANTIZED = "quantized_decomposed"
 """The operator namespace of the kernels in `executorch.kernels.quantized`."""
 
-# What a kernel of the portable library cannot do, although it is registered for the operator: it fails when the
-# method is executed, https://github.com/pytorch/executorch/tree/main/kernels/portable/cpu
+# What a kernel of the portable library does not support although it is registered for the operator. The method fails
+# when it is executed: https://github.com/pytorch/executorch/tree/main/kernels/portable/cpu
 _LIMITS: Mapping[str, tuple[Callable[[torch.Tensor], bool], str]] = {
     "aten.convolution.default": (lambda x: x.dim() > 4, "the kernel takes one or two spatial dimensions"),
     "aten._log_softmax.default": (lambda x: x.dtype == torch.float64, "the kernel takes no float64"),
@@ -32,16 +32,16 @@ def undelegated(program: Any) -> Iterator[Node]:
 
 
 def load_quantized_kernels(program: Any) -> None:
-    """Register the quantized operators' out variants where a program needs them: ExecuTorch does not by itself."""
+    """Register the out variants of the quantized operators if a program needs them; ExecuTorch does not do that."""
     if any(QUANTIZED in str(overload_of(node)) for node in undelegated(program)):
         import executorch.kernels.quantized  # noqa: F401
 
 
 def check_limits(method: str, program: Any) -> None:
-    """Refuse operators that ExecuTorch has a kernel for, but not one that can do what the model asks.
+    """Refuse operators whose kernel in ExecuTorch does not support the inputs that the model gives them.
 
     Raises:
-        MissingKernelError: Names each with its place in the model.
+        MissingKernelError: There are such operators; the message names each with its place in the model.
     """
     bad = []
     for node in undelegated(program):
@@ -54,15 +54,15 @@ def check_limits(method: str, program: Any) -> None:
 
 
 def check_registered(method: str, operators: Any, program: Any) -> None:
-    """Refuse ATen operators that ExecuTorch's kernel libraries do not have; custom operators bring their own.
+    """Refuse ATen operators that ExecuTorch's kernel libraries lack; custom operators bring their own kernels.
 
     Args:
         method: The method's name.
         operators: The operators of the method in the emitted program.
-        program: The edge program, for the places in the model.
+        program: The edge program, which has the places in the model.
 
     Raises:
-        MissingKernelError: Names each with its place in the model.
+        MissingKernelError: There are such operators; the message names each with its place in the model.
     """
     wanted = {
         f"{op.name}.{op.overload}" if op.overload else op.name for op in operators if op.name.startswith("aten::")
@@ -83,7 +83,7 @@ def _message(method: str, bad: list[str]) -> str:
     return (
         f"No backend of the recipe took these operators of method {method!r}, and ExecuTorch has no kernel for them, "
         f"so the file could not run:\n{lines}\n"
-        "Write the model with other operators there, or add a backend that takes them."
+        "Use other operators in the model, or add a backend that supports these."
     )
 
 

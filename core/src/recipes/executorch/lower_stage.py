@@ -1,10 +1,10 @@
 """Lower a model although a backend's compiler refuses ops that its partitioner claimed.
 
-A model whose ops all compile is lowered once, by ExecuTorch's own stage. Where that fails, each
-partitioner is asked again what it claims, and its compiler is given one op of each kind in a tiny
-program; halving finds the kinds that it refuses. Those are withheld from that partitioner, so that
-they go to the next one or to the portable kernels. The number of compilations grows with the number
-of kinds that are refused, and with the logarithm of the number of kinds there are.
+A model whose ops all compile is lowered once, by ExecuTorch's own stage. If that fails, each partitioner claims ops
+again, and its compiler gets tiny programs that have one op of each kind that was claimed. A binary search finds the
+kinds that the compiler refuses. They are withheld from the partitioner, so that they go to the next one or to the
+portable kernels. The number of compilations grows with the number of refused kinds, and with the logarithm of the
+number of all kinds.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from recipes.executorch.programs import to_lower
 from recipes.executorch.ranges import keeping_ranges, unbounded
 
 _UNDELEGATED = re.compile(r"EdgeOpOverload: (\S+)>.* was not decomposed or delegated", re.DOTALL)
-"""What ExecuTorch says where a backend left an operator that was kept whole for it."""
+"""ExecuTorch's error if a backend does not take an operator that was kept whole for it."""
 
 
 _NO_BACKEND = re.compile(r"Backend \S+ was not found")
-"""What ExecuTorch says where a partitioner names a backend that has no compiler: there is none to ask again."""
+"""ExecuTorch's error if a partitioner names a backend that has no compiler, so that nothing can be compiled again."""
 
 
 class LowerStage(EdgeTransformAndLowerStage):
-    """Lower to the backends, and withhold from each what its compiler refuses.
+    """Lower to the backends, and withhold from each backend the ops that its compiler refuses.
 
     Args:
         partitioners: As in `executorch.export.LoweringRecipe`.
@@ -50,16 +50,17 @@ class LowerStage(EdgeTransformAndLowerStage):
         self.fallbacks: list[Fallback] = []
 
     def run(self, artifact: PipelineArtifact) -> None:
-        """Lower; where a compiler refuses, find out what, and lower without it.
+        """Lower the programs; if a compiler refuses ops, find them and lower again without them.
 
         Raises:
-            ExportError: With `strict`, or where a partitioner is told to take the whole model: names every op at once.
+            ExportError: Ops are refused, and `strict` is true or a partitioner must take the whole model. The message
+                names all of these ops.
         """
         self.fallbacks = []
         for method, program in artifact.data.items():
             _check_bounds(method, program)
         asked, config = self._partitioners, self._compile_config
-        self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config that it is given
+        self._compile_config = copy.deepcopy(config)  # ExecuTorch adds ops to the config
         try:
             with keeping_ranges(artifact.data.values()):
                 try:
@@ -85,12 +86,12 @@ class LowerStage(EdgeTransformAndLowerStage):
                 super().run(artifact)
                 break
             except RefusalError:
-                continue  # with what was found withheld
+                continue  # lower again without the ops that were found
             except Exception as error:
                 probe = progress.current
                 if probe is None or probe.withholds_all:
                     raise first from error
-                # What was kept whole for a backend and not taken by it is decomposed, for whoever is next.
+                # An operator that was kept whole for a backend, but not taken by it, is decomposed for the next one.
                 whole_in_vain = _UNDELEGATED.search(str(error))
                 if whole_in_vain is not None and probe.decompose(whole_in_vain[1]):
                     continue
@@ -99,12 +100,14 @@ class LowerStage(EdgeTransformAndLowerStage):
         whole = [probe for group in probes.values() for probe in group if probe.must_take_all]
         if found and (self._strict or whole):
             lines = "\n".join(f"  {fallback.backend} cannot take {fallback}" for fallback in found)
-            raise ExportError(f"Not everything can be delegated as asked:\n{lines}", "to_edge_transform_and_lower")
+            raise ExportError(
+                f"These operators cannot be delegated as requested:\n{lines}", "to_edge_transform_and_lower"
+            )
         self.fallbacks = found
 
 
 def _check_bounds(method: str, program: ExportedProgram) -> None:
-    """Refuse an input's dynamic size without an end: memory would be planned for the example's size alone."""
+    """Refuse a dynamic input size without an upper bound: memory would be planned only for the example's size."""
     endless = {str(s) for s, limits in program.range_constraints.items() if limits.upper == int_oo}
     for name in program.graph_signature.user_inputs:
         value = next((n.meta.get("val") for n in program.graph.nodes if n.name == name), None)

@@ -11,12 +11,12 @@ from torch.fx import Node
 
 
 def overload_of(node: Node) -> Callable[..., Any] | None:
-    """The ATen operator of a node of an edge program, or None for what is none."""
+    """The ATen operator that a node of an edge program calls, or None if it calls none."""
     if node.op != "call_function":
         return None
     target = MemoryFormatOpsMap.get(node.target, node.target)
     if not isinstance(target, torch._ops.OpOverload):
-        target = getattr(target, "_op", None)  # an edge operator holds the one that it stands for
+        target = getattr(target, "_op", None)  # an edge operator wraps an ATen operator
     return target if isinstance(target, torch._ops.OpOverload) else None
 
 
@@ -29,7 +29,7 @@ def name_of(node: Node) -> str:
 
 
 def source_line(node: Node) -> str:
-    """`model.py:12 in forward`, the last line of the model's own that a capture recorded; else the module's name."""
+    """The last line of the model's own code in a capture, as `model.py:12 in forward`; else the module's name."""
     places = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if '"' in line]
     own = [place for place in places if place.startswith("File ") and "/torch/" not in place]
     if own:

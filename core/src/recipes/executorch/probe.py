@@ -1,4 +1,4 @@
-"""A partitioner that claims only what its compiler takes."""
+"""A partitioner that claims only the ops that its compiler accepts."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from recipes.executorch.samples import Operators, Sample, Weight, hint_of, made_
 
 torch.library.define("recipes::withheld", "(Tensor[] inputs) -> Tensor")
 _WITHHELD = torch.ops.recipes.withheld.default
-"""Stands for a node that a partitioner must not claim, while it partitions: an op that no backend knows."""
+"""An op that no backend supports; it replaces nodes that a partitioner must not claim, while it partitions."""
 
 Kind = tuple[Any, ...]
-"""What decides whether a compiler takes an op: the op, its tensors' data types and shapes, its other arguments."""
+"""Decides whether a compiler accepts an op: the op, its tensors' data types and shapes, its other arguments."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Fallback:
     Args:
         method: The method that it is in.
         node: The node's name in the edge program.
-        op: The operator, `aten.relu.default`; `*` where a backend compiles nothing of the model.
+        op: The operator, `aten.relu.default`; `*` if a backend compiles nothing of the model.
         source_line: Where the model's code calls it: `model.py:12 in forward`.
         backend: The backend that could not compile it.
-        reason: What the backend's compiler said.
+        reason: The error message of the backend's compiler.
     """
 
     method: str
@@ -56,22 +56,22 @@ class Fallback:
 
 
 class RefusalError(Exception):
-    """Ends a lowering when a partitioner is found to claim ops that its compiler refuses."""
+    """Ends a lowering because a partitioner claims ops that its compiler refuses."""
 
 
 class Attempt:
-    """Which probe partitioned last: where lowering fails after that, its compiler is the one that failed."""
+    """The probe that partitioned last: if lowering fails after that, its compiler is the one that failed."""
 
     current: Probe | None = None
 
 
 class Probe(Partitioner):
-    """A partitioner that claims only what its compiler takes.
+    """A partitioner that claims only the ops that its compiler accepts.
 
     Args:
-        inner: The partitioner that it stands for.
+        inner: The partitioner that it wraps.
         method: The method that it partitions.
-        program: The captured program of that method; it has the values of the weights.
+        program: The captured program of that method, which has the values of the weights.
         config: The edge compile config.
         progress: Shared by all probes of a lowering.
     """
@@ -98,17 +98,17 @@ class Probe(Partitioner):
         return self._all is not None
 
     def withhold_all(self, error: Exception) -> None:
-        """Claim nothing: what the compiler refuses is not one op."""
+        """Claim nothing, because the compiler refuses the model although it accepts each op."""
         self._all = error
 
     def decompose(self, op: str) -> bool:
-        """No longer keep an operator whole, such as `aten.linear.default`; False where nothing changes by that."""
+        """No longer keep an operator whole, such as `aten.linear.default`; return False if that was so before."""
         known = op in self._decomposed
         self._decomposed.add(op)
         return not known
 
     def fallbacks(self) -> Iterator[Fallback]:
-        """What was withheld in the last lowering."""
+        """The ops that were withheld in the last lowering."""
         backend = _backend_of(self._inner)
         if self._all is not None:
             yield Fallback(self._method, "*", "*", "", backend, _first_line(self._all))
@@ -151,7 +151,7 @@ class Probe(Partitioner):
         self._withheld = [(node, self._reasons[kinds[node]]) for node in hidden]
         if self.must_take_all:
             self._withheld += [
-                (node, "the backend has no such operator")
+                (node, "the backend does not support this operator")
                 for node in nodes
                 if "delegation_tag" not in node.meta and node not in hidden
             ]
@@ -181,7 +181,7 @@ class Probe(Partitioner):
         try:
             program = torch.export.export(module.eval(), module.inputs, strict=False)
         except Exception:
-            return None  # it is not the compiler that refuses
+            return None  # the compiler is not the cause
         try:
             with validation_disabled(), _lenient(self._inner), _without_logging():
                 to_edge_transform_and_lower(
@@ -206,7 +206,7 @@ class Probe(Partitioner):
         return (str(overload_of(node)), *(describe(leaf) for leaf in leaves))
 
     def _constant(self, node: Node, program: ExportedProgram) -> torch.Tensor | None:
-        """The value of a weight, or of one that is only dequantized; None for what is computed from the inputs."""
+        """The value of a weight, or of a weight that is dequantized; None for nodes that depend on the inputs."""
         if node.op == "placeholder":
             signature = program.graph_signature
             name = (
@@ -230,7 +230,7 @@ class Probe(Partitioner):
         return None
 
     def _sample(self, node: Node, program: ExportedProgram) -> Sample:
-        """The op of a node with arguments like the node's: weights as they are, anything else made up."""
+        """The op of a node with arguments like the node's: the same weights, and generated values for other tensors."""
 
         def concrete(value: Any) -> Any:
             if not isinstance(value, Node):
@@ -248,7 +248,7 @@ class Probe(Partitioner):
 
 
 def _release_delegates(program: ExportedProgram) -> None:
-    """Take the tag from the delegates of earlier backends: some partitioners claim the attribute that holds one."""
+    """Remove the tag from delegates of earlier backends: some partitioners claim the attribute that holds it."""
     for node in program.graph.nodes:
         if node.target is executorch_call_delegate:
             for part in (node, *(n for n in node.all_input_nodes if n.op == "get_attr"), *node.users):
@@ -268,7 +268,7 @@ def _backend_of(partitioner: Partitioner) -> str:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """Keep a compiler's words about a refusal out of the log; they become the reason."""
+    """Keep a compiler's messages about a refusal out of the log; the error becomes the reason."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -279,7 +279,7 @@ def _without_logging() -> Iterator[None]:
 
 @contextmanager
 def _lenient(partitioner: Partitioner) -> Iterator[None]:
-    """Let a partitioner that must take the whole model name everything that it cannot take, not only the first."""
+    """Let a partitioner that must take the whole model report all ops that it cannot take, not only the first."""
     if not getattr(partitioner, "lower_full_graph", False):
         yield
         return

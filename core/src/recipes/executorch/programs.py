@@ -1,4 +1,4 @@
-"""Copies of captured programs for lowering to change, which decompose no more than they must."""
+"""Copies of captured programs that lowering may change, and that are decomposed no more than necessary."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def copy_of(program: ExportedProgram, kind: type[Program] = ExportedProgram) -> 
     """A copy of a program that shares its weights and nothing else.
 
     Args:
-        program: What to copy.
+        program: The program to copy.
         kind: The class of the copy.
     """
     weights = [*program.state_dict.values(), *program.constants.values()]
     graph_module = copy.deepcopy(program.graph_module, {id(weight): weight for weight in weights})
     for (_, theirs), (_, ours) in zip(_graphs(program.graph_module), _graphs(graph_module), strict=True):
         for node, copied in zip(theirs.nodes, ours.nodes, strict=True):
-            copied.name = node.name  # a copy gets another one where it is that of a Python builtin, such as `input`
+            copied.name = node.name  # a copy renames nodes that have the name of a Python builtin, such as `input`
     return kind(
         root=graph_module,
         graph=graph_module.graph,
@@ -43,7 +43,7 @@ def copy_of(program: ExportedProgram, kind: type[Program] = ExportedProgram) -> 
 
 
 def to_lower(artifact: PipelineArtifact, *, again: bool = False) -> PipelineArtifact:
-    """Copies of captured programs, for lowering to change.
+    """Copy captured programs, because lowering changes them.
 
     Args:
         artifact: The captured programs, by method.
@@ -58,11 +58,11 @@ def to_lower(artifact: PipelineArtifact, *, again: bool = False) -> PipelineArti
 
 
 class RememberingProgram(ExportedProgram):
-    """A captured program that decomposes no more than it must, and where others want the same, once for all.
+    """A captured program that is decomposed no more than necessary, and once for all exports that need the same.
 
-    Lowering decomposes a program once and again for each partitioner, and all of it again for each target and
-    whenever a compiler refused something. What it gets it changes in place, so what is remembered is copied; copies
-    share the weights. The captured program stays as it was captured.
+    Lowering decomposes a program once, then again for each partitioner. It repeats all of this for each target, and
+    whenever a compiler refuses an op. It changes the decomposed program in place, so remembered programs are copied;
+    the copies share the weights. The captured program itself is never changed.
     """
 
     _memory: Decompositions | None
@@ -73,8 +73,8 @@ class RememberingProgram(ExportedProgram):
         """A copy of a captured program.
 
         Args:
-            program: What to copy.
-            memory: Where the decompositions of that program and of its copies are kept; None to keep none.
+            program: The program to copy.
+            memory: The dict that keeps the decompositions of that program and of its copies; None to keep none.
         """
         return copy_of(program, cls)._with(memory, is_decomposed=False)
 
@@ -86,7 +86,7 @@ class RememberingProgram(ExportedProgram):
     def run_decompositions(
         self, decomp_table: dict[Any, Callable[..., Any]] | None = None, decompose_custom_triton_ops: bool = False
     ) -> ExportedProgram:
-        """As in `ExportedProgram`, but once, and not at all where the table has nothing for a decomposed program."""
+        """As in `ExportedProgram`, but only once, and not at all if the table has nothing for a decomposed program."""
         if decomp_table is None or decompose_custom_triton_ops:
             whole: ExportedProgram = super().run_decompositions(decomp_table, decompose_custom_triton_ops)
             return whole
@@ -104,7 +104,7 @@ class RememberingProgram(ExportedProgram):
 
 
 def _meaning(function: Any) -> Hashable:
-    """What is equal for decompositions that do the same: torch makes new functions for each table."""
+    """A key that is equal for decompositions that do the same; torch makes new functions for each table."""
     if isinstance(function, functools.partial):
         return (_meaning(function.func), function.args, frozenset(function.keywords.items()))
     if isinstance(function, types.FunctionType) and not function.__closure__:
@@ -113,7 +113,7 @@ def _meaning(function: Any) -> Hashable:
 
 
 def _graphs(module: torch.fx.GraphModule) -> list[tuple[str, torch.fx.Graph]]:
-    """The graph, and those of the branches and bodies inside it."""
+    """The graph of a module, and those of the branches and bodies inside it."""
     return [(name, part.graph) for name, part in module.named_modules() if isinstance(part, torch.fx.GraphModule)]
 
 
@@ -122,7 +122,7 @@ def _operators(module: torch.fx.GraphModule) -> set[Any]:
 
 
 def _fingerprint(module: torch.fx.GraphModule) -> Hashable:
-    """What tells apart the graphs that can come of one captured program: every node, with its arguments."""
+    """A key that distinguishes the graphs that one captured program can become: every node with its arguments."""
     return tuple(
         (name, tuple((n.name, n.op, n.target, str(n.args), str(n.kwargs)) for n in graph.nodes))
         for name, graph in _graphs(module)

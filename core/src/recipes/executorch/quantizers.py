@@ -21,7 +21,7 @@ ANNOTATION = "quantization_annotation"
 """The key of a node's meta under which PT2E quantizers leave their annotation."""
 
 UNBOUNDED = 1e4
-"""From where on a number stands for infinity: attention masks add -1e4, -1e9 or the least number of a data type."""
+"""A number of at least this size stands for infinity: attention masks add -1e4, -1e9 or a data type's minimum."""
 
 _UNBOUNDED_MARK = "recipes_unbounded"
 _VISIBLE_META = ("val", "tensor_meta", ANNOTATION, _UNBOUNDED_MARK)
@@ -29,21 +29,24 @@ _VISIBLE_META = ("val", "tensor_meta", ANNOTATION, _UNBOUNDED_MARK)
 
 @has_side_effect  # so that a quantizer that removes dead code leaves a hidden in-place op where it is
 def out_of_sight(*args: Any, **kwargs: Any) -> Any:
-    """Stand for an op that a quantizer must not see; never run."""
+    """Replace an op that a quantizer must not see; it is never called."""
     raise AssertionError("a graph is not run while it is being annotated")
 
 
 class PrecedenceQuantizer(Quantizer):
     """Quantizers in order of precedence: a later one sees only what no earlier one annotated.
 
-    While a quantizer annotates, the nodes that earlier ones took stand as opaque calls, so that no
-    pattern matches them. torchao's own `ComposableQuantizer` refuses, or fails an assertion, when
-    two of its quantizers know an op.
+    While a quantizer annotates, opaque calls replace the nodes that earlier ones annotated, so that no pattern
+    matches them. torchao's own `ComposableQuantizer` raises an error, or fails an assertion, if two of its
+    quantizers support the same op.
 
-    Some tensors are never observed. Integer and boolean ones: fake quantization has no kernel for them,
-    and an index that was quantized is another index. Those that `mark_unbounded` marked: a mask's minus
-    infinity among the values leaves one step of the scale for all others. Buffers that the model updates: a
-    quantized constant does not change. Everything else is annotated as the quantizers would alone.
+    Some tensors are never observed:
+
+    - Integer and boolean tensors. Fake quantization has no kernel for them, and quantization would change an index.
+    - Tensors that `mark_unbounded` marked. A mask's minus infinity leaves one step of the scale for all other values.
+    - Buffers that the model updates. Quantization would make them constants.
+
+    Everything else is annotated as by the quantizers alone.
 
     Args:
         quantizers: PT2E quantizers, the first with the highest precedence.
@@ -54,9 +57,9 @@ class PrecedenceQuantizer(Quantizer):
         self.quantizers = tuple(quantizers)
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        """Let each quantizer prepare the graph, in order, but for ops on integers.
+        """Let each quantizer prepare the graph, in order, except for ops on integers.
 
-        Quantizers turn scalars into float tensors here, which makes a float of an index that a number is added to.
+        Quantizers turn scalars into float tensors here, so that an index to which a number is added becomes a float.
         """
         for quantizer in self.quantizers:
             integers = [n for n in model.graph.nodes if n.op == "call_function" and _is_integer(n, model)]
@@ -90,7 +93,7 @@ class PrecedenceQuantizer(Quantizer):
 
 @contextmanager
 def _hidden(nodes: Sequence[Node]) -> Iterator[None]:
-    """Make nodes opaque to whoever looks for patterns, by target or by where they came from."""
+    """Hide nodes from pattern matchers, which look at the target of a node or at its origin."""
     before = [(node, node.target, node.meta) for node in nodes]
     for node in nodes:
         node.target = out_of_sight
@@ -103,7 +106,7 @@ def _hidden(nodes: Sequence[Node]) -> Iterator[None]:
 
 
 def _drop_unfit_specs(model: GraphModule) -> None:
-    """Take the specs from tensors that must not be observed, and those that are shared with or derived from them."""
+    """Remove the specs of tensors that must not be observed, and specs that are shared with or derived from them."""
     annotations = [(n, n.meta[ANNOTATION]) for n in model.graph.nodes if n.meta.get(ANNOTATION) is not None]
     moving = _moving(model.graph)
     dropped: set[Any] = set()
@@ -131,17 +134,17 @@ def _depends_on(spec: Any, dropped: set[Any]) -> bool:
 def folds_weights(quantizer: Any) -> bool:
     """Whether weights become integer constants, as backends expect unless their quantizer has `fold_quantize = False`.
 
-    Without folding, a weight stays a float constant behind the operators that quantize and dequantize it: the
-    form of those backends whose compilers fold them by their own rules.
+    Without folding, a weight stays a float constant, and operators quantize and dequantize it. Some backends need
+    this form, because their compilers fold these operators themselves.
     """
     return bool(getattr(quantizer, "fold_quantize", True))
 
 
 def mark_unbounded(model: GraphModule, sample: Sequence[Any]) -> None:
-    """Mark the tensors of a captured graph that hold a mask's stand-in for infinity on a sample.
+    """Mark the tensors of a captured graph that contain a number for infinity, as masks have, when it runs on a sample.
 
     Args:
-        model: The graph; it is run once, if such a number occurs among its constants at all.
+        model: The graph; it runs once, and only if its constants contain such a number.
         sample: The arguments of its forward.
     """
     numbers = [v for n in model.graph.nodes for v in tree_leaves((n.args, n.kwargs)) if isinstance(v, float)]
@@ -174,7 +177,7 @@ def _is_unfit(node: Node, model: GraphModule, moving: set[Node]) -> bool:
 
 
 def _moving(graph: Graph) -> set[Node]:
-    """What a graph computes of no input but buffers that it writes to: quantized, it would become a constant."""
+    """Nodes that use no input but buffers that the graph writes to: quantization would make them constants."""
     written = {user.args[0].target for user in graph.nodes if _writes_to_buffer(user)}
     constant: set[Node] = set()
     moving: set[Node] = set()
@@ -212,26 +215,26 @@ def _attribute(model: torch.nn.Module, path: str) -> Any:
 
 
 def quantized_nodes(model: GraphModule) -> Iterator[Node]:
-    """The nodes of a converted graph that dequantize something: none means that nothing was quantized."""
+    """The nodes of a converted graph that dequantize something; if there are none, nothing was quantized."""
     return (n for n in model.graph.nodes if n.op == "call_function" and "dequantize" in str(n.target))
 
 
 def check_disjoint(configs: Sequence[AOQuantizationConfig], model: torch.nn.Module) -> None:
-    """Refuse torchao configs of which two would quantize the same layer.
+    """Refuse torchao configs if two of them would quantize the same layer.
 
     Args:
         configs: The configs of a recipe; with more than one, each must have a `filter_fn`.
-        model: The model that they are about to be applied to; it is only looked at.
+        model: The model that they will be applied to; it is not changed.
 
     Raises:
-        RecipeConflictError: Two configs take the same layer; names the layers.
+        RecipeConflictError: Two configs take the same layer; the message names the layers.
     """
     if len(configs) < 2:
         return
     if any(config.filter_fn is None for config in configs):
         raise RecipeConflictError(
-            "ao_quantization_configs: of several torchao configs each needs a filter_fn; without one a config takes "
-            "every linear layer."
+            "ao_quantization_configs: each of several torchao configs needs a filter_fn, because a config without one "
+            "takes every linear layer."
         )
     claims = {
         name: [config for config in configs if config.filter_fn(module, name)] for name, module in model.named_modules()
@@ -245,7 +248,7 @@ def check_disjoint(configs: Sequence[AOQuantizationConfig], model: torch.nn.Modu
                     "ao_quantization_configs: more than one torchao config takes these layers:",
                     *twice[:10],
                     *more,
-                    "Change their filter_fns so that each layer passes at most one.",
+                    "Change their filter_fns so that at most one of them selects each layer.",
                 ]
             )
         )

@@ -1,4 +1,4 @@
-"""The ranges of dynamic sizes, which lowering must leave as they were asked for."""
+"""The ranges of dynamic sizes, which lowering must not change."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 
 def size_for_estimates(value: Any) -> int:
-    """A number for a size that may be a symbol: what the example inputs have it.
+    """A number for a size that may be a symbol: its value in the example inputs.
 
-    A size that depends on data is unknown then; its upper bound stands for it, or where it has none its lower bound.
+    If a size depends on data, this value is unknown. Its upper bound is used then, or its lower bound if it has none.
     """
     if not isinstance(value, torch.SymInt):
         return int(value)
@@ -30,15 +30,15 @@ def size_for_estimates(value: Any) -> int:
 
 @contextmanager
 def keeping_ranges(programs: Collection[ExportedProgram]) -> Iterator[None]:
-    """Let passes ask how large a dynamic size is without narrowing its range by the answer.
+    """Let passes compare a dynamic size with a number without narrowing its range.
 
     Passes run fake tensors through the graph, and fake kernels that choose an algorithm by size compare a dynamic
     size with a number (torch's convolution with 16). Such a guard narrows the symbol's range although nothing in the
-    graph depends on it; a backend would be told of the smaller range, and memory would be planned for it.
+    graph depends on it. A backend would get the smaller range, and memory would be planned for it.
 
     Args:
-        programs: What is worked on. Where sizes depend on data, torch's checks on these are guards too, which the
-            passes need; there the ranges that were narrowed before are put back instead.
+        programs: The programs that the passes work on. If sizes depend on data, torch's checks on them are guards
+            too, which the passes need. In this case, ranges that were narrowed before are restored instead.
     """
     # A derived size, such as twice another one, has a range of its own under its expression.
     symbols = {symbol for program in programs for expr in program.range_constraints for symbol in expr.free_symbols}
@@ -47,7 +47,7 @@ def keeping_ranges(programs: Collection[ExportedProgram]) -> Iterator[None]:
             _restore(program)
         yield
         return
-    with ShapeEnv().suppress_guards():  # in this thread, whatever the environment
+    with ShapeEnv().suppress_guards():  # this holds for all environments in this thread
         yield
 
 
@@ -62,8 +62,8 @@ def _restore(program: ExportedProgram) -> None:
 
 
 def unbounded(what: str) -> str:
-    """What to say of a dynamic size that has no end."""
+    """The message for a dynamic size that has no upper bound."""
     return (
-        f"The dynamic {what} has no upper bound, and ExecuTorch plans memory for the largest size: give one, such as "
-        "torch.export.Dim('batch', min=1, max=64), or torch.export.Dim.AUTO(min=1, max=64)."
+        f"The dynamic {what} has no upper bound, but ExecuTorch plans memory for the largest size. Set a bound, such "
+        "as torch.export.Dim('batch', min=1, max=64) or torch.export.Dim.AUTO(min=1, max=64)."
     )

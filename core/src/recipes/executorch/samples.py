@@ -1,4 +1,4 @@
-"""Tiny programs of single operators, to find out what a compiler takes."""
+"""Tiny programs of single operators, to find out which operators a compiler accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Sample:
-    """An op and its arguments; `used` are the results that the model uses, of an op with several."""
+    """An op and its arguments; if the op has several results, `used` are those that the model uses."""
 
     op: Any
     args: Any
@@ -74,7 +74,7 @@ def runs(sample: Sample) -> bool:
         with torch.no_grad():
             module(*module.inputs)
     except Exception:
-        return False  # what was made up does not suit the op; nothing can be told of it
+        return False  # the generated inputs do not suit the op, so it cannot test the compiler
     return True
 
 

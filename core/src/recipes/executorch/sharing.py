@@ -1,4 +1,4 @@
-"""Work that the exports of one model have in common, done once."""
+"""Work that several exports of one model share, so that it is done once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.export import ExportedProgram
 from recipes.common import same
 
 CONTEXT_KEY = "recipes_shared_work"
-"""Where the stages of a session find its `SharedWork`, in the context of their artefacts."""
+"""The key of a session's `SharedWork` in the context of its artifacts."""
 
 Made = TypeVar("Made")
 Decompositions = dict[Hashable, ExportedProgram]
 
 
 class SharedWork:
-    """What the exports of one model, with the same inputs, shapes and calibration data, make only once.
+    """Results that the exports of one model share, for the same inputs, shapes and calibration data.
 
     Args:
-        quantizations: The quantization recipes of all exports, none of which has been used yet: a quantizer
-            that worked is no longer like a fresh one.
+        quantizations: The quantization recipes of all exports. None may have been used yet, because a used
+            quantizer no longer equals a fresh one.
     """
 
     def __init__(self, quantizations: Sequence[QuantizationRecipe | None] = ()) -> None:
@@ -36,17 +36,17 @@ class SharedWork:
         self._made: dict[Hashable, tuple[Any, Any, list[warnings.WarningMessage]]] = {}
 
     def quantization(self, recipe: QuantizationRecipe | None) -> Hashable:
-        """A key that is equal for recipes that quantize alike."""
+        """A key that is equal for recipes that quantize in the same way."""
         return self._number.get(id(recipe), id(recipe))
 
     def once(self, what: str, models: Sequence[Any], key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` made for this key; it is called where nothing was made yet, and its warnings are given each time.
+        """Return the result of `make` for a key; it is called only the first time, but its warnings are repeated.
 
         Args:
             what: The kind of work.
-            models: What is worked on; known again by identity.
-            key: What else decides the result.
-            make: Does the work.
+            models: The models that are worked on; they are compared by identity.
+            key: Everything else that decides the result.
+            make: The function that does the work.
         """
         whole = (what, *map(id, models), key)
         if whole not in self._made:
@@ -60,10 +60,10 @@ class SharedWork:
         return made
 
     def decompositions(self, program: ExportedProgram) -> Decompositions:
-        """Where the decompositions of a captured program are kept."""
+        """The dict that keeps the decompositions of a captured program."""
         return self.once("decompositions", [program], (), dict)
 
 
 def shared_work(artifact: PipelineArtifact) -> SharedWork:
-    """What an export shares with others; where it is alone, nothing that anybody else made."""
+    """The work that an export shares with others; an empty one if it shares none."""
     return artifact.get_context(CONTEXT_KEY) or SharedWork()

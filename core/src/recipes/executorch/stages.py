@@ -1,7 +1,6 @@
-"""The stages of an export where ExecuTorch's own leave something to be wished for.
+"""Stages that replace ExecuTorch's stages of the same type in an `ExportSession`.
 
-They replace the stages of the same type in an `ExportSession`. What the caller asked for holds in
-each of them: dynamic shapes, `strict`, calibration data, several torchao configs.
+Each of them respects what the caller asked for: dynamic shapes, `strict`, calibration data, several torchao configs.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from recipes.executorch.sharing import shared_work
 CalibrationInputs = Mapping[str, Callable[[], Iterable[Any]]]
 
 _CAPTURED_BEFORE = "recipes_captured_before"
-"""In the context of artefacts: whether the models are graphs that an earlier stage captured from the user's."""
+"""A key in the context of artifacts: whether the models are graphs that an earlier stage captured."""
 
 
 def _capture(artifact: PipelineArtifact, method: str, strict: bool) -> ExportedProgram:
-    """The captured program of a method; the model is captured once for all who share their work."""
+    """Capture a method, once for all exports that share their work, and return the program."""
     model = artifact.data[method]
     samples = artifact.get_context("example_inputs")
     if method not in samples:
@@ -55,7 +54,7 @@ class SourceTransformStage(Stage):
     """Apply the torchao configs of a recipe to the eager model.
 
     Args:
-        recipe: What to apply; nothing where it is None or has no torchao configs.
+        recipe: The recipe to apply. The stage does nothing if it is None or has no torchao configs.
         in_place: Whether to change the caller's model instead of a copy.
     """
 
@@ -94,10 +93,10 @@ class QuantizeStage(Stage):
     """Quantize every method with the recipe's PT2E quantizers, in their order of precedence.
 
     Args:
-        recipe: What to do; nothing where it is None or has no quantizers.
+        recipe: The recipe to quantize with. The stage does nothing if it is None or has no quantizers.
         strict: As in `torch.export.export`.
-        calibration_inputs: For each method, what gives its samples; the recipe's own, or the example
-            inputs, where it is None.
+        calibration_inputs: For each method, a function that returns its samples. By default these are the recipe's
+            own samples, or the example inputs.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class QuantizeStage(Stage):
             program = self._capture_in_its_own_way(model, sample, shapes)
         else:
             program = _capture(artifact, method, self._strict)
-        # Guards would be checked by a call in the graph, which no quantizer or backend knows.
+        # With guards, the graph would have a call that checks them, which no quantizer or backend supports.
         return program.module(check_guards=False)
 
     def _capture_in_its_own_way(self, model: torch.nn.Module, sample: tuple[Any, ...], shapes: Any) -> ExportedProgram:
@@ -165,7 +164,7 @@ class QuantizeStage(Stage):
         if len(folds) > 1:
             raise RecipeConflictError(
                 f"The recipe has quantizers with fold_quantize=False next to others: {describe(recipe.quantizers)}. "
-                "Conversion does the same for all weights; use one kind alone."
+                "Conversion treats all weights alike, so use only one kind."
             )
         model = _apply(recipe.pre_prepare_passes, captured)
         if not recipe.is_qat:
@@ -207,10 +206,10 @@ class QuantizeStage(Stage):
                     model(*inputs)
                 except Exception as error:
                     if given is None:
-                        raise  # the model ran on its example inputs: the fault is not theirs
+                        raise  # the model ran on its example inputs, so they are not the cause
                     raise ArgumentError(
                         f"Calibration sample {count} of method {method!r} does not run: {error}\n"
-                        "It must fit the example inputs, or the dynamic_shapes where its shapes differ."
+                        "Its shapes must be those of the example inputs, or be allowed by dynamic_shapes."
                     ) from error
                 count += 1
         if not count:
@@ -236,7 +235,7 @@ class CaptureStage(TorchExportStage):
                 program = copy_of(program)  # the passes may change it in place
             for transform in self._aten_transform_passes or ():
                 if not callable(transform):
-                    raise ArgumentError(f"The aten_transform_passes have {transform!r}, which cannot be called.")
+                    raise ArgumentError(f"The aten_transform_passes contain {transform!r}, which is not callable.")
                 program = transform(method, program)
             programs[method] = program
         self._artifact = artifact.copy_with_new_data(programs)
@@ -253,7 +252,7 @@ class ToExecutorchStage(ExecutorchStage):
         """Keep initial values, plan memory and emit.
 
         Raises:
-            MissingKernelError: What no backend took has no kernel either.
+            MissingKernelError: An operator that no backend took has no kernel either.
         """
         for method in artifact.data.methods:
             program = artifact.data.exported_program(method)
@@ -269,7 +268,7 @@ class ToExecutorchStage(ExecutorchStage):
 
 
 def _keep_initial_values(program: ExportedProgram) -> None:
-    """Have the program store what updated buffers start from; by default they start from zeros on a device."""
+    """Make the program store the initial values of updated buffers; by default they start from zeros on a device."""
     updated = set(program.graph_signature.buffers_to_mutate.values())
     for node in program.graph.nodes:
         name = program.graph_signature.inputs_to_buffers.get(node.name) if node.op == "placeholder" else None
@@ -280,7 +279,7 @@ def _keep_initial_values(program: ExportedProgram) -> None:
 
 
 def _put_back(own: Mapping[str, tuple[torch.Tensor, torch.Tensor]], graph: torch.fx.GraphModule) -> None:
-    """Give the model's own buffers their values again: calibration may have updated what the file starts from.
+    """Restore the values of the model's own buffers: calibration may have updated them, and the file starts from them.
 
     Args:
         own: The buffers of the captured graph, which it shares with the caller's model, and their values.
@@ -295,7 +294,7 @@ def _put_back(own: Mapping[str, tuple[torch.Tensor, torch.Tensor]], graph: torch
 
 
 def _drop_unused_tensors(model: torch.fx.GraphModule) -> None:
-    """Remove parameters and buffers that no graph reads: a capture of a graph would keep them, and the file too."""
+    """Remove parameters and buffers that no graph reads; otherwise the next capture and the file would keep them."""
     parts = [(f"{name}." if name else "", part) for name, part in model.named_modules()]
     graphs = [(prefix, part.graph) for prefix, part in parts if isinstance(part, torch.fx.GraphModule)]
     read = {f"{prefix}{node.target}" for prefix, graph in graphs for node in graph.nodes if node.op == "get_attr"}

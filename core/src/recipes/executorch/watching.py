@@ -1,4 +1,4 @@
-"""Watch the stages of an export: how far it is, where it failed, what was warned of."""
+"""Watch the stages of an export: report progress, explain failures and record warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recipes.common import ExportError, Finding, RecipesError, RecipesWarning
 
 @dataclass(frozen=True)
 class StageProgress:
-    """What a `progress` callback is told, when a stage starts and when it ends.
+    """The argument of a `progress` callback, which is called when a stage starts and when it ends.
 
     Args:
         stage: The stage's name, as in `executorch.export.StageType`: `quantize`, `torch_export`.
@@ -35,13 +35,13 @@ Progress = Callable[[StageProgress], None]
 
 
 class WatchedStage(Stage):
-    """A stage that tells its progress, whose failure says at which stage it was, and whose warnings are kept.
+    """A stage that reports its progress, whose errors name the stage, and whose warnings are recorded.
 
     Args:
         stage: The stage.
-        recipe: What its failure is explained with.
-        progress: Told when the stage starts and when it ends.
-        findings: Where the warnings go.
+        recipe: The recipe that error messages refer to.
+        progress: Called when the stage starts and when it ends.
+        findings: The list to which the warnings are added.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WatchedStage(Stage):
 
     @contextmanager
     def _keep_warnings(self, name: str) -> Iterator[None]:
-        """Make findings of the warnings that plugins give while a stage runs, such as a layer left in float."""
+        """Record warnings that plugins issue while a stage runs as findings, such as a layer that stays in float."""
         caught: list[warnings.WarningMessage] = []
         try:
             with warnings.catch_warnings(record=True) as caught:

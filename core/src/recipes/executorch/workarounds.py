@@ -1,7 +1,7 @@
-"""Everything that recipes does only because of a fault of ExecuTorch, torchao, torch or Python: one table.
+"""A table of everything that recipes does only because of a fault of ExecuTorch, torchao, torch or Python.
 
-For a new release of theirs run `core/tests/executorch/test_workarounds.py`. Each test in it shows one fault, with none
-of our code in between; where it fails, the fault is gone, and the work-around that names the test can be removed.
+Run `core/tests/executorch/test_workarounds.py` with each new release of these. Each test in it shows one fault without
+using our code. If a test fails, the fault is gone, and the work-around that names the test can be removed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _TESTS = "core/tests/executorch/test_workarounds.py"
 
 @dataclass(frozen=True)
 class Workaround:
-    """A piece of code that a release without the fault would make needless.
+    """A piece of code that is unnecessary with a release that does not have the fault.
 
     Args:
         name: A short name, in words joined by `-`.
-        repairs: What happens without it, in one sentence.
-        distribution: Whose fault it is, as `pip` names it; `python` for Python's own.
-        since: The oldest version that was seen with the fault. Older ones were not tried.
+        repairs: What happens without the work-around, in one sentence.
+        distribution: The package that has the fault, as `pip` names it; `python` for Python itself.
+        since: The oldest version in which the fault was found. Older ones were not tried.
         until: The first version without the fault; empty while none is known.
         where: The code, as `module:name`.
         test: The test that fails when the work-around is no longer needed, as pytest names it.
@@ -45,7 +45,7 @@ WORKAROUNDS = (
         "kept-ranges",
         "recipes.executorch.ranges:keeping_ranges",
         "test_a_fake_kernel_narrows_a_dynamic_size",
-        "Passes that run fake tensors narrow the range of a dynamic size, so that backends are told of a smaller one.",
+        "Passes that run fake tensors narrow the range of a dynamic size, so backends get a smaller range.",
     ),
     _of(
         "torch",
@@ -53,7 +53,7 @@ WORKAROUNDS = (
         "no-guards-in-the-graph",
         "recipes.executorch.stages:QuantizeStage._capture",
         "test_a_module_of_a_capture_checks_its_guards_with_a_call_in_the_graph",
-        "The module of a captured program calls a function that checks guards, which no quantizer or backend knows.",
+        "The module of a captured program calls a function that checks guards, which no quantizer or backend supports.",
     ),
     _of(
         "torch",
@@ -61,7 +61,7 @@ WORKAROUNDS = (
         "kept-names",
         "recipes.executorch.programs:copy_of",
         "test_a_copy_of_a_graph_renames_what_is_called_like_a_builtin",
-        "A copy of a graph renames nodes that are called like one of Python's builtins, so its signature is wrong.",
+        "A copy of a graph renames nodes that have the name of a Python builtin, so its signature is wrong.",
     ),
     _of(
         "torch",
@@ -77,7 +77,7 @@ WORKAROUNDS = (
         "integers-unobserved",
         "recipes.executorch.quantizers:PrecedenceQuantizer",
         "test_integers_are_observed",
-        "Quantizers have integer tensors observed, so that indices become floating-point numbers or calibration fails.",
+        "Quantizers observe integer tensors, so indices become floating-point numbers or calibration fails.",
     ),
     _of(
         "torchao",
@@ -93,7 +93,7 @@ WORKAROUNDS = (
         "buffers-put-back",
         "recipes.executorch.stages:_put_back",
         "test_calibration_moves_the_buffers_of_the_model",
-        "Calibration runs the model's own updates of its buffers, so the file would start from what was left of it.",
+        "Calibration runs the model's own updates of its buffers, so the file would start from the updated values.",
     ),
     _of(
         "torchao",
@@ -165,7 +165,7 @@ WORKAROUNDS = (
         "partitioners-copied",
         "recipes.common.values:Copier",
         "test_a_read_only_mapping_cannot_be_copied",
-        "Partitioners hold a read-only mapping, for which `copy.deepcopy` has no way.",
+        "Partitioners hold a read-only mapping, which `copy.deepcopy` cannot copy.",
     ),
     _of(
         "executorch",
@@ -184,4 +184,4 @@ WORKAROUNDS = (
         "A save that fails is logged, and the caller goes on without a file.",
     ),
 )
-"""The work-arounds, by whose fault they repair."""
+"""All work-arounds, by the package that has the fault."""

@@ -1,4 +1,4 @@
-"""`export` and `check`: what most people call."""
+"""`export` and `check`, the functions that most users call."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ def export(
     Args:
         model: A `torch.nn.Module`, a `GraphModule`, an `ExportedProgram`, the path of a `.pt2` file, or a
             dict of these by method name.
-        recipe: A target's name, an `ExportRecipe` (ours or ExecuTorch's), a `RecipeType` or its id, or a
-            list of these, which is combined.
+        recipe: A target's name, an `ExportRecipe` (of recipes or of ExecuTorch), a `RecipeType` or its id, or a
+            list of these, which are combined.
         example_inputs: A tensor, a tuple of forward's arguments, a list of such tuples, or a dict of these
-            by method. The first sample is used for capture, and its shapes are the program's where
-            `dynamic_shapes` says nothing. Not needed for an `ExportedProgram`.
+            by method. The first sample is used for capture, and its shapes are those of the program unless
+            `dynamic_shapes` says otherwise. Not needed for an `ExportedProgram`.
         dynamic_shapes: As in `torch.export.export`: a dict by argument name (arguments may be left out) or
             a tuple with an entry for each argument; or a dict of these by method.
         calibration_inputs: Samples that a quantizing recipe measures ranges with: an iterable of tuples,
             a function that returns one, or a dict of these by method. The example inputs by default.
         constant_methods: Values, or functions that return them, to add to the program as methods.
-        artifact_dir: A folder for what the stages make: `<method>.pt2`, and `etrecord.bin`.
+        artifact_dir: A folder for the artifacts of the stages: `<method>.pt2`, and `etrecord.bin`.
         generate_etrecord: Whether to make an ETRecord, for `get_etrecord()` and `artifact_dir`.
         name: A name for the session.
         progress: Called when a stage starts and when it ends.
         allow_training_mode: Whether layers such as dropout may stay in training mode, for training on the device.
         strict_delegation: Whether an op that a backend claims and cannot compile is an error; by default it goes to
             the next backend or to the portable kernels.
-        require_delegation: The share of each method's work that must be delegated, 0 to 1; less is an error. Less
-            than half is a warning without it.
+        require_delegation: The share of each method's work that must be delegated, 0 to 1; less is an error. Without
+            it, less than half is a warning.
 
     Returns:
-        The session, with the program made.
+        The session, which has the program.
 
     Raises:
-        ArgumentError: An argument is missing, swapped with another, or not what it must be.
-        PreflightError: The model cannot be exported as asked; it names every reason.
+        ArgumentError: An argument is missing, invalid, or swapped with another.
+        PreflightError: The model cannot be exported as requested; the message names every reason.
         ExportError: A stage failed, or less is delegated than is required.
         RecipesError: The recipe cannot be made.
     """
@@ -95,21 +95,23 @@ def check(
     calibration_inputs: Any = None,
     allow_training_mode: bool = False,
 ) -> list[Finding]:
-    """What an export would find before it begins; nothing is captured or lowered.
+    """Run the checks that come before an export; nothing is captured or lowered.
+
+    The arguments are those of `export`.
 
     Args:
-        model: As for `export`, as are the others.
-        recipe: What to lower with.
-        example_inputs: What to run the model on, once.
+        model: The model to check.
+        recipe: The recipe to lower with.
+        example_inputs: The inputs on which the model runs once.
         dynamic_shapes: Checked against the signature of forward.
-        calibration_inputs: Looked at for whether ranges can be measured on them.
+        calibration_inputs: Checked for whether ranges can be measured on them.
         allow_training_mode: Whether layers may stay in training mode.
 
     Returns:
-        Findings of every level; one of level `error` would end the export.
+        Findings of every level; an export would stop at one of level `error`.
 
     Raises:
-        ArgumentError: An argument is missing, swapped with another, or not what it must be.
+        ArgumentError: An argument is missing, invalid, or swapped with another.
         RecipesError: The recipe cannot be made.
     """
     request = check_arguments(model, recipe, example_inputs, dynamic_shapes, calibration_inputs)

@@ -1,4 +1,4 @@
-"""Export one model for many targets: what they have in common is done once."""
+"""Export one model for many targets, and do their common work once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Outcome:
     """How the export for one target ended.
 
     Args:
-        target: The target's name, or the key that the recipe was given under.
-        session: The session, with the program made; None where the export failed.
-        error: What was raised, which may be a `SystemExit`; None where the export succeeded.
+        target: The target's name, or the key of the recipe in `targets`.
+        session: The session, which has the program; None if the export failed.
+        error: The exception, which may be a `SystemExit`; None if the export succeeded.
     """
 
     target: str
@@ -51,26 +51,26 @@ def export_many(
     strict_delegation: bool = False,
     require_delegation: float | None = None,
 ) -> dict[str, ExportSession]:
-    """Lower one model for many targets; each file is the one that `export` would make.
+    """Lower one model for many targets; the files are the same as those of `export`.
 
-    What does not depend on the target is done once: the capture, quantization where recipes quantize alike, and
-    decompositions where backends want the same operators.
+    Work that does not depend on the target is done once: the capture, quantization if recipes quantize in the same
+    way, and decompositions if backends need the same operators.
 
     Args:
         model: As in `export`.
         targets: Targets' names, recipes, recipe types or their ids; or a dict of these by names of your own.
         example_inputs: As in `export`.
-        executor: Where to lower, side by side, such as a `ProcessPoolExecutor` with the start method `spawn`; None for
-            this process, one after another. Each process imports torch and holds a copy of the weights, so it pays off
-            where lowering takes longer than ten seconds, and where there is the memory.
+        executor: Lowers targets in parallel, such as a `ProcessPoolExecutor` with the start method `spawn`. With None,
+            this process lowers one after another. Each process imports torch and holds a copy of the weights, so an
+            executor pays off if lowering takes longer than ten seconds and there is enough memory.
         dynamic_shapes: As in `export`.
-        calibration_inputs: As in `export`, for the recipes that calibrate; at least one must. What an iterator gives is
-            kept in memory where several do.
+        calibration_inputs: As in `export`, for the recipes that calibrate; there must be at least one. If several
+            calibrate, the samples of an iterator are kept in memory.
         constant_methods: As in `export`.
-        artifact_dir: A folder with a folder for each target, as in `export`.
+        artifact_dir: A folder in which each target gets a folder of its own, as in `export`.
         generate_etrecord: As in `export`.
-        progress: Called with the target and the event when a stage starts and when it ends; a stage that is shared
-            takes its time where it is done first.
+        progress: Called with the target and the event when a stage starts and when it ends. The time of shared work
+            is counted for the target that is exported first.
         allow_training_mode: As in `export`.
         strict_delegation: As in `export`.
         require_delegation: As in `export`.
@@ -80,7 +80,7 @@ def export_many(
 
     Raises:
         ArgumentError: An argument is wrong for every target.
-        ExportManyError: The export for some target failed; it has the sessions of the others.
+        ExportManyError: The export for some target failed; the error has the sessions of the others.
     """
     outcomes = list(
         each(
@@ -120,9 +120,9 @@ def each(
     progress: Callable[[str, StageProgress], None] | None = None,
     **keywords: Any,
 ) -> Iterator[Outcome]:
-    """The outcome for each target, as soon as it is known; the arguments are those of `export_many`.
+    """Yield the outcome for each target as soon as it is known; the arguments are those of `export_many`.
 
-    Everything that can be refused is refused before the first capture.
+    All arguments and models are checked before the first capture.
 
     Raises:
         ArgumentError: An argument is wrong for every target.
@@ -130,7 +130,7 @@ def each(
     _check_executor(executor, generate_etrecord)
     recipes = dict(_recipes(targets))
     models, _ = models_by_method(model)
-    # Copies of weights are made here, once: work is shared by those who work on the same objects.
+    # Copies of weights are made here, once: exports share work only if their models are the same objects.
     models = {method: with_contiguous_weights(each_model) for method, each_model in models.items()}
     calibrating = [recipe for recipe in recipes.values() if isinstance(recipe, ExportRecipe) and calibrates(recipe)]
     if calibration_inputs is not None and not calibrating:
@@ -167,7 +167,7 @@ def each(
         session.share(work)
     yield from (Outcome(target, error=error) for target, error in failed.items())
     if executor is None:
-        while sessions:  # what was yielded is not held
+        while sessions:  # sessions that were yielded are not kept
             target = next(iter(sessions))
             session = sessions.pop(target)
             yield _outcome(target, session, session.export)
@@ -176,7 +176,7 @@ def each(
 
 
 def _to_read_again(samples: Any) -> Any:
-    """Samples that can be read more than once: what an iterator gives is kept."""
+    """Return samples that can be read more than once: those of an iterator are stored in a list."""
     if isinstance(samples, Mapping):
         return {method: _to_read_again(each_method) for method, each_method in samples.items()}
     return list(samples) if isinstance(samples, Iterator) else samples
@@ -185,7 +185,7 @@ def _to_read_again(samples: Any) -> Any:
 def _outcome(target: str, session: ExportSession, work: Callable[[], None]) -> Outcome:
     try:
         work()
-    except (Exception, SystemExit) as error:  # a compiler that ends the process must not take the others along
+    except (Exception, SystemExit) as error:  # a compiler that exits must not end the other exports
         return Outcome(target, error=error)
     return Outcome(target, session)
 
@@ -196,18 +196,19 @@ def _side_by_side(
     constant_methods: dict[str, Any] | None,
     strict_delegation: bool,
 ) -> Iterator[Outcome]:
-    """Capture here, lower in the executor, and conclude here as each is ready."""
+    """Capture in this process, lower in the executor, and complete each export in this process as it is ready."""
     waiting: dict[Future[Lowered], tuple[str, ExportSession]] = {}
     with CapturedFiles() as files:
         for target, session in sessions.items():
             reason = "it has pipeline_stages of its own" if session.recipe.pipeline_stages is not None else ""
             try:
                 rest = pickled(session.recipe, constant_methods, strict=strict_delegation)
-            except Exception as error:  # whatever an object's own way to be pickled raises
+            except Exception as error:  # pickling an object can raise any exception
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 warnings.warn(
-                    f"Target {target!r} is lowered in this process, since its recipe cannot go to another: {reason}.",
+                    f"Target {target!r} is lowered in this process, because its recipe cannot be sent to another: "
+                    f"{reason}.",
                     RecipesWarning,
                     stacklevel=4,
                 )
@@ -229,8 +230,8 @@ def _adopt(session: ExportSession, future: Future[Lowered]) -> None:
         lowered = future.result()
     except BrokenExecutor as error:
         raise ExportError(
-            f"The process that lowered {session.recipe.name!r} ended without a word, likely for lack of memory: use "
-            f"fewer processes, or none ({error}).",
+            f"The process that lowered {session.recipe.name!r} ended without an error message, probably for lack of "
+            f"memory: use fewer processes, or none ({error}).",
             "to_edge_transform_and_lower",
         ) from error
     session.adopt(lowered)
@@ -243,20 +244,20 @@ def _check_executor(executor: Executor | None, generate_etrecord: bool) -> None:
         raise ArgumentError(f"executor is a {type(executor).__name__}; it must be a concurrent.futures.Executor.")
     if generate_etrecord:
         raise ArgumentError("generate_etrecord needs the edge programs in this process: leave out executor.")
-    context = getattr(executor, "_mp_context", None)  # there is no public way to the start method
+    context = getattr(executor, "_mp_context", None)  # the start method has no public name
     if context is not None and context.get_start_method() == "fork":
         raise ArgumentError(
-            "executor forks this process, and torch hangs in a fork of a process that has used it. Give "
+            "executor forks this process, and torch hangs in a fork of a process that has used it. Pass "
             "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
         )
 
 
 def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, ExportRecipe | Exception]]:
-    """The recipe for each target, or why there is none."""
+    """The recipe for each target, or the error why there is none."""
     if isinstance(targets, str) or not isinstance(targets, Sequence | Mapping):
         raise ArgumentError(
             f"targets is a {type(targets).__name__}; it must be a list of targets' names or recipes, or a dict of "
-            "these by names of your own."
+            "these whose keys are names of your own."
         )
     if not targets:
         raise ArgumentError("targets is empty; name at least one.")
@@ -278,10 +279,10 @@ def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, 
         if key is not None and not isinstance(key, str):
             raise ArgumentError(f"targets has the name {key!r}, which is a {type(key).__name__}; names are text.")
         if not isinstance(name, str) or not name:
-            raise ArgumentError("A recipe without a name needs one: give targets as a dict by names of your own.")
+            raise ArgumentError("A recipe has no name. Pass targets as a dict whose keys are names of your own.")
         if name in seen:
             raise ArgumentError(
-                f"targets has {name!r} more than once; give a dict by names of your own to tell them apart."
+                f"targets has {name!r} more than once. Pass a dict whose keys are different names of your own."
             )
         seen.add(name)
         yield name, made

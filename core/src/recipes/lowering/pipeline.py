@@ -1,4 +1,4 @@
-"""Which stages make a program of captured ones."""
+"""The stages that lower captured programs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from recipes.recipe import ExportRecipe
 
 
 def lowering_stages(recipe: ExportRecipe, *, strict: bool) -> dict[StageType, Stage]:
-    """The stages that make a program of captured ones.
+    """Return the stages that turn captured programs into an ExecuTorch program.
 
     Args:
-        recipe: How to lower.
+        recipe: The recipe to lower with.
         strict: As `strict_delegation` of `recipes.export`.
     """
     lowering = recipe.lowering_recipe or LoweringRecipe()

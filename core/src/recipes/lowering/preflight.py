@@ -1,4 +1,4 @@
-"""Look at a model before the slow work: refuse what cannot end well, and fit the recipe to what the model needs."""
+"""Check a model before the slow work: refuse what is going to fail, and fit the recipe to what the model needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from recipes.plugins import ModelFacts
 from recipes.recipe import ExportRecipe, Provenance, Source
 from recipes.registry import default_registry
 
-# Layers that compute something else in training mode. Others only carry the flag.
+# Layers that compute something else in training mode. For other layers the flag has no effect.
 _TRAINING_SENSITIVE = (
     torch.nn.modules.dropout._DropoutNd,
     torch.nn.modules.batchnorm._BatchNorm,
@@ -37,7 +37,7 @@ def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRec
         allow_training_mode: Whether layers may stay in training mode.
 
     Returns:
-        The recipe to export with, and what was found; an export with a finding of level `error` must not begin.
+        The recipe to export with, and the findings; an export with a finding of level `error` must not begin.
     """
     findings: list[Finding] = []
     facts: list[ModelFacts] = []
@@ -62,9 +62,9 @@ def preflight(request: Request, *, allow_training_mode: bool) -> tuple[ExportRec
 
 
 def with_contiguous_weights(model: Any) -> Any:
-    """The model itself, or a copy that shares all weights but those in another memory format, such as channels last.
+    """Return the model, or a copy with contiguous weights if some have another memory format, such as channels last.
 
-    Backends read weights in their logical order; some assert it deep inside a pass.
+    The copy shares all other weights. Backends read weights in their logical order, and some assert it inside a pass.
     """
     if isinstance(model, ExportedProgram):
         return model
@@ -92,7 +92,7 @@ def _training_mode(model: torch.nn.Module) -> Iterator[Finding]:
                 name or type(module).__name__,
                 f"this {type(module).__name__} is in training mode, so the file would compute something else than "
                 "the model does at inference.",
-                "Call model.eval() first, or give allow_training_mode=True.",
+                "Call model.eval() first, or pass allow_training_mode=True.",
             )
 
 
@@ -138,7 +138,7 @@ def _named_tensors(model: Any, sample: tuple[Any, ...]) -> dict[str, torch.Tenso
 def _run(
     method: str, model: torch.nn.Module, sample: tuple[Any, ...]
 ) -> tuple[dict[str, torch.Tensor], set[str], Finding | None]:
-    """Run the model once, and tell which buffers it writes to or replaces; they and the random state are put back."""
+    """Run the model once, and find the buffers that it updates or replaces; they and the random state are restored."""
     places = [
         (module, key, f"{prefix}.{key}".lstrip("."), buffer, buffer.detach().clone(), buffer._version)
         for prefix, module in model.named_modules()
@@ -155,7 +155,7 @@ def _run(
             "does-not-run",
             f"method {method!r}",
             f"the model does not run on its example inputs ({type(error).__name__}: {error}).",
-            "Give example_inputs that model(*example_inputs) takes.",
+            "Pass example_inputs that model(*example_inputs) accepts.",
         )
     updated, replaced = {}, set()
     for module, key, name, buffer, before, version in places:
@@ -171,7 +171,7 @@ def _run(
 
 def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
     for name, weight in facts.weights.items():
-        # Infinities in masks are meant, so parameters only. A sum is finite only if every element is.
+        # Infinities in masks are intended, so only parameters count. A sum is finite only if every element is.
         checked = isinstance(weight, torch.nn.Parameter) and weight.is_floating_point()
         if checked and not bool(torch.isfinite(weight.detach().sum(dtype=torch.float64))):
             message = "this weight has values that are not finite."
@@ -179,13 +179,13 @@ def _not_finite(facts: ModelFacts) -> Iterator[Finding]:
 
 
 def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
-    """PT2E takes float32: torchao refuses float64, and kernels abort on what is dequantized to float16 or bfloat16."""
+    """PT2E needs float32: torchao refuses float64, and kernels abort on values dequantized to float16 or bfloat16."""
     for name in sorted(facts.replaced_buffers):
         yield Finding(
             "error",
             "buffer-replaced",
             name,
-            "forward gives this buffer another tensor, and the capture before quantization keeps the first one.",
+            "forward replaces this buffer with another tensor, and the capture before quantization keeps the old one.",
             "Write into it instead: self.buffer.copy_(...).",
         )
     tensors = {**facts.inputs, **facts.weights}
@@ -195,13 +195,13 @@ def _quantizable(facts: ModelFacts) -> Iterator[Finding]:
             "error",
             "quantization-dtype",
             ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""),
-            f"a recipe that quantizes takes float32, not {dtype}.",
+            f"a recipe that quantizes requires float32, not {dtype}.",
             "Convert the model and its inputs first: model.float().",
         )
 
 
 def _calibration(request: Request) -> Iterator[Finding]:
-    """Say so where ranges would be measured on data that tells nothing."""
+    """Warn if the calibration data is not sufficient to measure ranges."""
     if not _calibrates(request):
         return
     for method, model in request.models.items():
@@ -215,7 +215,7 @@ def _calibration(request: Request) -> Iterator[Finding]:
                 "calibration-one-sample",
                 f"method {method!r}",
                 "activation ranges are measured on a single sample.",
-                "Give representative calibration_inputs, or several example_inputs.",
+                "Pass representative calibration_inputs, or several example_inputs.",
             )
         named = [_named_tensors(model, (s,) if isinstance(s, torch.Tensor) else tuple(s)) for s in samples]
         for name in named[0] if named else ():
@@ -229,7 +229,7 @@ def _calibration(request: Request) -> Iterator[Finding]:
                     "calibration-constant",
                     name,
                     f"this input is {low:g} everywhere in the calibration data, so no range can be measured from it.",
-                    "Give representative calibration_inputs.",
+                    "Pass representative calibration_inputs.",
                 )
 
 
@@ -238,7 +238,7 @@ def _calibrates(request: Request) -> bool:
     if request.kind != "nn.Module" or quantization is None or not quantization.quantizers or quantization.is_qat:
         return False
     if quantization.calibration_inputs_fn is not None:
-        return False  # the recipe's own data is its maker's matter
+        return False  # the author of the recipe chose its data
     infos = [
         provider.describe(recipe_type)
         for source in _component_sources(request.recipe)
@@ -274,9 +274,9 @@ def _fit(recipe: ExportRecipe, facts: Sequence[ModelFacts]) -> tuple[ExportRecip
 
 
 def _with_partitioners(recipe: ExportRecipe, source: Source, now: Source, made: Any) -> ExportRecipe:
-    """A copy of a recipe whose partitioners of one source are replaced by those of the same recipe made anew.
+    """A copy of a recipe in which those of a new recipe of the same type replace the partitioners of one source.
 
-    Partitioners are where the options live that a model can decide.
+    Only partitioners use the options that a model can decide.
     """
     provenance = recipe.provenance or Provenance()
     lowering, made_lowering = recipe.lowering_recipe, made.lowering_recipe
@@ -292,8 +292,8 @@ def _with_partitioners(recipe: ExportRecipe, source: Source, now: Source, made: 
         origins.append(replace(origin, sources=sources, value=value, text=text))
     if lowering is None or not replaced:
         raise RecipesError(
-            f"The recipe {recipe.name!r} no longer has the partitioners of {source.recipe}, which the model needs "
-            "changed. Make it anew with the options that the findings name."
+            f"The recipe {recipe.name!r} no longer has the partitioners of {source.recipe}, but the model "
+            "requires changes to them. Create the recipe again with the options that the findings name."
         )
 
     def swapped(partitioners: Any) -> Any:
@@ -308,7 +308,7 @@ def _with_partitioners(recipe: ExportRecipe, source: Source, now: Source, made: 
 
 
 def tell(findings: Sequence[Finding]) -> None:
-    """Raise the errors among findings, all at once, and warn of the warnings."""
+    """Raise all errors among the findings at once, or issue their warnings."""
     if any(finding.level == "error" for finding in findings):
         raise PreflightError(findings)
     for finding in findings:
@@ -317,7 +317,7 @@ def tell(findings: Sequence[Finding]) -> None:
 
 
 def warn_of_skipped_stages(request: Request) -> None:
-    """A captured model is past the stages that quantize it; ExecuTorch leaves them out without a word."""
+    """Warn if a captured model is past stages of the recipe, such as quantization: ExecuTorch silently skips them."""
     recipe, quantization = request.recipe, request.recipe.quantization_recipe
     if request.kind == "nn.Module" or recipe.pipeline_stages:
         return
@@ -332,7 +332,7 @@ def warn_of_skipped_stages(request: Request) -> None:
     if skipped:
         warnings.warn(
             f"The recipe {recipe.name!r} has stages that a {request.kind} is already past: {', '.join(skipped)}. "
-            "Give the nn.Module instead.",
+            "Pass the nn.Module instead.",
             RecipesWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Lower captured programs in another process, and bring back what a session needs of it."""
+"""Lower captured programs in another process, and return what a session needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recipes.recipe import ExportRecipe
 
 @dataclass(frozen=True)
 class MadeData:
-    """The content of a data file, with the methods of ExecuTorch's that the other modules use."""
+    """The content of a data file, with those methods of ExecuTorch's class that the other modules use."""
 
     content: bytes
 
@@ -32,15 +32,15 @@ class MadeData:
         return len(self.content)
 
     def write_to_file(self, file: IO[bytes]) -> None:
-        """Write it."""
+        """Write the content."""
         file.write(self.content)
 
 
 class MadeProgram:
-    """A program that another process has made, with the methods of `ExecutorchProgramManager` that read it.
+    """A program from another process, with the methods of `ExecutorchProgramManager` that read it.
 
     Args:
-        buffer: The `.pte` file.
+        buffer: The content of the `.pte` file.
         data: The content of each data file.
     """
 
@@ -55,14 +55,14 @@ class MadeProgram:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What lowering gave.
+    """The result of lowering.
 
     Args:
-        buffer: The `.pte` file.
+        buffer: The content of the `.pte` file.
         data: The content of each data file.
-        delegations: What of each method each backend runs.
-        fallbacks: What a backend claimed and could not compile.
-        findings: What was warned of.
+        delegations: How each method is divided among backends.
+        fallbacks: The ops that a backend claimed and could not compile.
+        findings: The warnings.
         events: The progress of the stages.
     """
 
@@ -75,11 +75,11 @@ class Lowered:
 
 
 def lower(programs: Mapping[str, str], rest: bytes) -> Lowered:
-    """Lower programs that are in files; this runs in the other process.
+    """Lower programs from files; this runs in the other process.
 
     Args:
         programs: The file of each captured program, by method.
-        rest: What `pickled` gave.
+        rest: The bytes that `pickled` returned.
     """
     recipe, constant_methods, strict = pickle.loads(rest)
     events: list[StageProgress] = []
@@ -116,18 +116,18 @@ def _content(write: Callable[[IO[bytes]], Any]) -> bytes:
 
 
 def pickled(recipe: ExportRecipe, constant_methods: Mapping[str, Any] | None, *, strict: bool) -> bytes:
-    """What `lower` needs beside the programs.
+    """Pickle what `lower` needs in addition to the programs.
 
     Args:
-        recipe: How to lower.
+        recipe: The recipe to lower with.
         constant_methods: As in `recipes.export`.
         strict: As `strict_delegation` of `recipes.export`.
 
     Raises:
-        Exception: Something in these cannot be pickled, such as a function inside a function.
+        Exception: Something in the arguments cannot be pickled, such as a function inside a function.
     """
     file = io.BytesIO()
-    # What quantizes has done its work before.
+    # The programs are quantized already.
     _Pickler(file).dump((recipe.derive(quantization_recipe=None), constant_methods, strict))
     return file.getvalue()
 
@@ -143,7 +143,7 @@ def _read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:
 
 
 class CapturedFiles:
-    """Captured programs in files, each written once; for use as a context, at whose end they are removed."""
+    """A context that writes each captured program to a file once, and removes the files at the end."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="recipes-")
@@ -156,7 +156,7 @@ class CapturedFiles:
         self._folder.cleanup()
 
     def file(self, program: ExportedProgram) -> str:
-        """The file of a program."""
+        """Return the file of a program; it is written if it is not there yet."""
         if id(program) not in self._files:
             path = os.path.join(self._folder.name, f"{len(self._files)}.pt2")
             torch.export.save(program, path)

@@ -1,4 +1,4 @@
-"""Export a model: check the arguments, run the stages, keep the result."""
+"""Export a model: check the arguments, run the stages, and keep the result."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ from recipes.lowering.pipeline import lowering_stages
 from recipes.lowering.preflight import preflight, tell, warn_of_skipped_stages, with_contiguous_weights
 from recipes.lowering.processes import Lowered, MadeProgram
 
-# ExecuTorch marks its class as experimental, which warns everybody who derives from it.
+# ExecuTorch marks its class as experimental, so deriving from it issues a warning.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
 
     class ExportSession(executorch.export.ExportSession):
-        """An export of one model: its stages, their artefacts, and the program that they make.
+        """An export of one model: its stages, their artifacts, and the resulting program.
 
-        All methods of `executorch.export.ExportSession` are here. The arguments are those of `export`.
+        It has all methods of `executorch.export.ExportSession`. The arguments are those of `export`.
 
         Args:
-            recipe: The recipe in use: the one that was given, fitted to the model.
-            findings: What was found before the work began, and after it.
+            recipe: The recipe in use: the recipe from the arguments, fitted to the model.
+            findings: The findings from before the export, and from after it.
 
         Raises:
-            ArgumentError: An argument is missing, swapped with another, or not what it must be.
-            PreflightError: The model cannot be exported as asked.
+            ArgumentError: An argument is missing, invalid, or swapped with another.
+            PreflightError: The model cannot be exported as requested.
             RecipesError: The recipe cannot be made.
         """
 
@@ -143,19 +143,19 @@ with warnings.catch_warnings():
                 self.register_stage(stage_type, ours.get(stage_type, stage))
 
         def share(self, work: SharedWork) -> None:
-            """Use work that other exports of the same model have done, and leave them what this one does.
+            """Share work with other exports of the same model.
 
             Args:
-                work: What all of them share; see `recipes.export_many`.
+                work: The work that all of them share; see `recipes.export_many`.
             """
             self._run_context[CONTEXT_KEY] = work
 
         def register_stage(self, stage_type: StageType, stage: Stage) -> None:
-            """Use a stage of one's own for a stage type.
+            """Replace the stage of a stage type.
 
             Args:
-                stage_type: Which stage it is.
-                stage: What to run there.
+                stage_type: The stage type.
+                stage: The stage to run for it.
             """
             super().register_stage(stage_type, WatchedStage(stage, self.recipe, self._on_progress, self.findings))
 
@@ -169,19 +169,22 @@ with warnings.catch_warnings():
             """Run all stages.
 
             Raises:
-                ExportError: A stage failed, or less was delegated than is required; its `stage` says which.
+                ExportError: A stage failed, or less was delegated than is required; its `stage` names the stage.
                 ArgumentError: The recipe's `pipeline_stages` cannot be run with this model.
             """
             try:
                 super().export()
             except RecipesError:
                 raise
-            except ValueError as error:  # a stage's own errors are ExportErrors: this is the check of the sequence
+            except ValueError as error:  # stages raise ExportError, so this is from the check of their sequence
                 raise ArgumentError(f"The stages of the recipe {self.recipe.name!r} cannot be run: {error}") from error
             self._conclude()
 
         def capture(self) -> dict[str, ExportedProgram]:
-            """Run the stages up to the capture, and give the captured program of each method; `export` goes on there.
+            """Run the stages up to the capture, and return the captured programs; `export` continues from there.
+
+            Returns:
+                The captured program of each method.
 
             Raises:
                 ExportError: A stage failed.
@@ -193,10 +196,10 @@ with warnings.catch_warnings():
             return dict(self._reached.data)
 
         def adopt(self, lowered: Lowered) -> None:
-            """Conclude the export with what was lowered elsewhere from what `capture` gave.
+            """Complete the export with the programs from `capture`, after another process has lowered them.
 
             Args:
-                lowered: What `recipes.elsewhere.lower` gave.
+                lowered: The result of `recipes.lowering.processes.lower`.
 
             Raises:
                 ExportError: Less was delegated than is required.
@@ -225,8 +228,8 @@ with warnings.catch_warnings():
             self._reached = PipelineArtifact(data=self._model, context=self._run_context)
 
         def _advance(self, last: StageType | None = None) -> None:
-            """Run the stages that remain, or those up to one."""
-            remaining, self._remaining = self._remaining, []  # after a failure all begins anew
+            """Run the remaining stages, or those up to `last`."""
+            remaining, self._remaining = self._remaining, []  # after a failure, all stages run again
             while remaining:
                 stage_type = remaining.pop(0)
                 stage = self.get_registered_stage(stage_type)
@@ -237,8 +240,8 @@ with warnings.catch_warnings():
             self._remaining = remaining
 
         def _conclude(self) -> None:
-            """Look at what was made, say what a person should know, and keep what was asked for."""
-            with suppress(RuntimeError):  # the recipe's stages end before there is one
+            """Examine the result, report findings, and write the requested artifacts."""
+            with suppress(RuntimeError):  # the recipe's stages end before lowering
                 self._delegations = delegations(self.get_edge_program_manager())
             if self._lowered_elsewhere is not None:
                 self._delegations = self._lowered_elsewhere.delegations
@@ -258,17 +261,18 @@ with warnings.catch_warnings():
             """The program after lowering.
 
             Raises:
-                RuntimeError: There is none: the stages did not come so far, or another process lowered it.
+                RuntimeError: There is none, because the stages ended before it.
+                ExportError: There is none, because another process lowered the program.
             """
             if self._lowered_elsewhere is not None:
                 raise ExportError(
-                    "Another process lowered this program and kept no edge program: export it here for that."
+                    "Another process lowered this program and kept no edge program. To get it, export in this process."
                 )
             return super().get_edge_program_manager()
 
         @property
         def fallbacks(self) -> list[Fallback]:
-            """The ops that a backend claimed and could not compile, so that they run elsewhere."""
+            """The ops that a backend claimed and could not compile; another backend or a kernel runs them."""
             stage = self.get_registered_stage(StageType.TO_EDGE_TRANSFORM_AND_LOWER)
             return list(getattr(self._lowered_elsewhere or stage, "fallbacks", ()))
 
@@ -279,8 +283,8 @@ with warnings.catch_warnings():
                     "warning",
                     "fallback",
                     backend,
-                    f"it could not compile what it claimed, which therefore runs elsewhere: {'; '.join(ops)}.",
-                    "Change the model there, or give strict_delegation=True to make this an error.",
+                    f"it could not compile operators that it claimed, so they run elsewhere: {'; '.join(ops)}.",
+                    "Change the model there, or pass strict_delegation=True to make this an error.",
                 )
                 self.findings.append(found)
                 tell([found])
@@ -303,35 +307,36 @@ with warnings.catch_warnings():
             )
 
         def report(self) -> Report:
-            """What the export made: what each backend runs, what fell back and why, sizes, memory, times, findings.
+            """Describe the result: what each backend runs, fallbacks and reasons, sizes, memory, times, findings.
 
-            Print it, or take its `to_dict()`.
+            Print the report, or use its `to_dict()`.
             """
             return make_report(self._made())
 
         def verify(self, inputs: Any = None, *, timeout: float = TIMEOUT) -> Verification:
-            """Compare the program with the model in PyTorch, where this host's runtime has its backends.
+            """Compare the program with the model in PyTorch, if this host's runtime has its backends.
 
-            A quantized model is compared in PyTorch too, wherever its program runs. The runtime works in a process
-            of its own, which a crashing backend may take down. What is not run is named, with the reason.
+            A quantized model is compared in PyTorch too, even if its program cannot run here. The program runs in a
+            separate process, so a backend that crashes does not end this one. The result names everything that was
+            not run, with the reason.
 
             Args:
                 inputs: Samples, as `example_inputs` of `export`; by default the example inputs, some with their
                     values in another order, and both ends of each dynamic range.
-                timeout: Seconds after which running the program is given up.
+                timeout: Seconds after which the program is stopped.
 
             Raises:
-                ArgumentError: The inputs are not what they must be.
+                ArgumentError: The inputs are invalid.
             """
             return verify_session(self._made(), self._example_inputs, inputs, timeout)
 
         def save_pte_file(self, path: str | os.PathLike[str]) -> Path:
-            """Write the program, its manifest, and any tensor data that the recipe keeps outside of it.
+            """Write the program, its manifest, and any tensor data that the recipe stores outside of it.
 
-            `model.pte` gets the manifest `model.pte.json`; tensor data are `.ptd` files beside it. All are
-            written whole before they are moved into place: a failed save leaves what was there before, and a
-            killed one leaves the old files or the new ones, which the next save, `inspect_program` or
-            `verify_program` put in place where only some of them were.
+            The manifest of `model.pte` is `model.pte.json`, and tensor data are `.ptd` files beside it. All files are
+            written completely before they are moved into place. If a save fails, or the process is killed before that,
+            the files from before remain. If the process is killed while files are moved, the next save,
+            `inspect_program` or `verify_program` moves the others.
 
             Args:
                 path: The file to write.
@@ -351,20 +356,20 @@ with warnings.catch_warnings():
             return destination
 
         def save_to_pte(self, output_name: str) -> None:
-            """Write the program as ExecuTorch's session does: `.pte` is added where the name lacks it.
+            """Write the program as ExecuTorch's session does: `.pte` is added if the name lacks it.
 
             Args:
                 output_name: The file to write.
 
             Raises:
-                SaveError: The file cannot be written there; ExecuTorch logs that and goes on.
+                SaveError: The file cannot be written there; ExecuTorch's session only logs this.
             """
             if not output_name:
                 raise SaveError("save_to_pte needs the name of a file.")
             self.save_pte_file(output_name if output_name.endswith(".pte") else f"{output_name}.pte")
 
         def _write_artifacts(self, folder: Path) -> None:
-            """Keep the captured programs, and the ETRecord where there is one."""
+            """Write the captured programs, and the ETRecord if one was requested."""
             captured = self.get_stage_artifacts().get(StageType.TORCH_EXPORT)
             for method, program in (captured.data if captured is not None else {}).items():
                 write_atomically({folder / f"{method}.pt2": partial(torch.export.save, program)})
@@ -379,5 +384,5 @@ def _artifact_folder(path: str | os.PathLike[str] | None) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SaveError(f"Cannot keep artefacts in {str(path)!r}: {error.strerror or error}.") from error
+        raise SaveError(f"Cannot write artifacts to {str(path)!r}: {error.strerror or error}.") from error
     return folder

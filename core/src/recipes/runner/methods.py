@@ -22,7 +22,7 @@ def _answer(request_path: str, response_path: str) -> None:
     answer: dict[str, Any] = {"registered": registered, "methods": {}}
 
     def tell() -> None:
-        # Written anew after each method: the next one may crash.
+        # The file is written again after each method, because the next one may crash.
         torch.save(answer, f"{response_path}.part")
         os.replace(f"{response_path}.part", response_path)
 

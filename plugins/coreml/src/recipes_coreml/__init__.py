@@ -1,6 +1,6 @@
 """Core ML recipes and targets for ExecuTorch, a plugin of recipes.
 
-Importing it is light: it imports neither torch nor coremltools.
+The import is fast, because it imports neither torch nor coremltools.
 """
 
 from recipes_coreml.recipe_types import CoreMLRecipeType

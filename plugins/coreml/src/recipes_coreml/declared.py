@@ -1,4 +1,4 @@
-"""What each Core ML recipe type is and takes: summaries, precisions, options."""
+"""The description of each Core ML recipe type: summary, precisions, options."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _COMMON_OPTIONS = (
     Option(
         name="take_over_constant_data",
         type="bool",
-        help="Store weights in the Core ML model; if false they are inputs of it, which a convolution does not take.",
+        help="Store weights in the Core ML model; if false, they are its inputs, which convolutions do not support.",
         default=True,
     ),
     Option(
         name="take_over_mutable_buffer",
         type="bool",
-        help="Keep buffers that the model updates as Core ML state; unset: where the deployment target has it.",
+        help="Keep buffers that the model updates as Core ML state; unset: if the deployment target supports it.",
     ),
 )
 
@@ -96,7 +96,7 @@ def _codebook_options() -> tuple[Option, ...]:
         Option(
             name="block_size",
             type="ints",
-            help="Rows and columns of weights that share a table; -1 for all, as at least one of them must be.",
+            help="Rows and columns of weights that share a table; -1 means all. At least one must be all.",
             minimum=-1,
             required=True,
         ),
@@ -139,26 +139,26 @@ RECIPES: Mapping[RecipeType, RecipeInfo] = {
     ),
     CoreMLRecipeType.PT2E_INT8_STATIC: _info(
         CoreMLRecipeType.PT2E_INT8_STATIC,
-        "int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        "int8 weights, one scale per channel, and int8 activations with calibrated ranges.",
         "int8",
         "int8",
         needs_calibration=True,
     ),
     CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY: _info(
         CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY,
-        "int8 weights in convolutions and linear layers, one scale a channel; computes in float16.",
+        "int8 weights in convolutions and linear layers, one scale per channel; computes in float16.",
         "int8",
     ),
     CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL: _info(
         CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_CHANNEL,
-        "int4 weights in linear layers, one scale a channel; computes in float16.",
+        "int4 weights in linear layers, one scale per channel; computes in float16.",
         "int4",
         "float16",
         _LINEAR_LAYERS,
     ),
     CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP: _info(
         CoreMLRecipeType.TORCHAO_INT4_WEIGHT_ONLY_PER_GROUP,
-        "int4 weights in linear layers, one scale a group; computes in float16.",
+        "int4 weights in linear layers, one scale per group; computes in float16.",
         "int4",
         "float16",
         _group_size(),
@@ -166,14 +166,14 @@ RECIPES: Mapping[RecipeType, RecipeInfo] = {
     ),
     CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL: _info(
         CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_CHANNEL,
-        "int8 weights in linear layers, one scale a channel; computes in float16.",
+        "int8 weights in linear layers, one scale per channel; computes in float16.",
         "int8",
         "float16",
         _LINEAR_LAYERS,
     ),
     CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP: _info(
         CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP,
-        "int8 weights in linear layers, one scale a group; computes in float16.",
+        "int8 weights in linear layers, one scale per group; computes in float16.",
         "int8",
         "float16",
         _group_size(),

@@ -1,4 +1,4 @@
-"""Which system a Core ML feature needs: the one table that decides deployment targets and words their errors."""
+"""A table of the system that each Core ML feature needs, from which deployment targets and their errors are made."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Feature:
     """Something of Core ML that not every system has.
 
     Args:
-        what: A plural that reads on with "need iOS17".
+        what: A plural that can be followed by "need iOS17".
         needs: The lowest of `DEPLOYMENT_TARGETS` that has it.
-        source: Where that is written.
+        source: The page that says so.
     """
 
     what: str
@@ -44,7 +44,7 @@ class Feature:
 
 
 ML_PROGRAM = Feature("ML programs", "iOS15", _APPLE_GUIDE + "target-conversion-formats.html")
-INT8_WEIGHTS = Feature("int8 weights with one scale a channel", "iOS16", _OPTIMIZATIONS)
+INT8_WEIGHTS = Feature("int8 weights with one scale per channel", "iOS16", _OPTIMIZATIONS)
 INT8_ACTIVATIONS = Feature("int8 activations", "iOS17", _OPTIMIZATIONS)
 PT2E_WEIGHTS = Feature(
     "weights quantized through PT2E",
@@ -52,7 +52,7 @@ PT2E_WEIGHTS = Feature(
     "https://docs.pytorch.org/executorch/stable/backends/coreml/coreml-quantization.html",
 )
 INT4_WEIGHTS = Feature("int4 weights", "iOS18", _OPTIMIZATIONS)
-GROUPED_WEIGHTS = Feature("weights with one scale a group", "iOS18", _OPTIMIZATIONS)
+GROUPED_WEIGHTS = Feature("weights with one scale per group", "iOS18", _OPTIMIZATIONS)
 CODEBOOKS = Feature("lookup tables for groups of weights", "iOS18", _OPTIMIZATIONS)
 STATE = Feature("mutable buffers that Core ML takes over as its state", "iOS18", _APPLE_GUIDE + "stateful-models.html")
 HALF_INPUTS = Feature(
@@ -73,7 +73,7 @@ RECIPE_FEATURES: Mapping[CoreMLRecipeType, tuple[Feature, ...]] = {
     CoreMLRecipeType.TORCHAO_INT8_WEIGHT_ONLY_PER_GROUP: (ML_PROGRAM, GROUPED_WEIGHTS),
     CoreMLRecipeType.CODEBOOK_WEIGHT_ONLY: (ML_PROGRAM, CODEBOOKS),
 }
-"""What each recipe type makes use of, whatever the model."""
+"""The features that each recipe type uses for every model."""
 
 
 def is_below(target: str, other: str) -> bool:
@@ -82,5 +82,5 @@ def is_below(target: str, other: str) -> bool:
 
 
 def most_demanding(features: Iterable[Feature]) -> Feature:
-    """The feature that needs the newest system; of several, the first."""
+    """Return the feature that needs the newest system; if there are several, the first."""
     return max(features, key=lambda feature: DEPLOYMENT_TARGETS.index(feature.needs))

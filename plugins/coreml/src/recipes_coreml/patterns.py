@@ -48,13 +48,13 @@ CONVOLUTIONS: Mapping[int, TensorFunction] = {1: F.conv1d, 2: F.conv2d, 3: F.con
 
 @dataclass(frozen=True)
 class Pattern:
-    """An operation, perhaps batch norm, perhaps an activation, each fed by the one before.
+    """An operation, optionally followed by batch norm, an activation or both.
 
     Args:
         operation: A function of two tensors, or of input, weight and bias.
-        shapes: Shapes of tensors that `operation` can be called with. They leave no trace in the graph.
+        shapes: Shapes of tensors that `operation` can be called with. The graph does not depend on them.
         batch_norm: Whether batch norm, in training mode, follows.
-        activation: What follows last.
+        activation: The activation at the end, if there is one.
     """
 
     operation: TensorFunction
@@ -69,7 +69,7 @@ class Pattern:
 
     @property
     def all_shapes(self) -> Shapes:
-        """Shapes of everything that the pattern takes; those that batch norm takes are shaped like the bias."""
+        """The shapes of all arguments of the pattern; those of batch norm have the shape of the bias."""
         return self.shapes + self.shapes[-1:] * (4 if self.batch_norm else 0)
 
     @property
@@ -84,7 +84,7 @@ class Pattern:
             tensors: One for each of `all_shapes`.
 
         Returns:
-            The result, and the tensors that ExecuTorch's annotation functions ask for by name.
+            The result, and the tensors that ExecuTorch's annotation functions look up by name.
         """
         operands = tensors[: len(self.shapes)]
         result = self.operation(*operands)
@@ -112,7 +112,7 @@ def _with_batch_norm(patterns: Iterable[Pattern]) -> list[Pattern]:
 
 
 def _with_each_activation(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """Each pattern with each activation, in the order in which ExecuTorch looks for them."""
+    """Combine each pattern with each activation, in the order in which ExecuTorch looks for them."""
     patterns = list(patterns)
     in_place_or_not = [
         form
@@ -133,7 +133,7 @@ def patterns_by_annotator() -> Mapping[str, tuple[Pattern, ...]]:
         Pattern(function, ((1, 1, *[3] * dimensions), (1, 1, *[1] * dimensions), (1,)))
         for dimensions, function in CONVOLUTIONS.items()
     ]
-    # Batch norm in training mode wants more than one value for each channel, hence the two rows.
+    # Batch norm in training mode requires more than one value for each channel, hence the two rows.
     linear = [Pattern(F.linear, ((2, 1), (3, 1), (3,)))]
     add, mul, matmul = (
         [Pattern(function, ((1,), (1,))) for function in functions]
@@ -162,24 +162,24 @@ def patterns_by_annotator() -> Mapping[str, tuple[Pattern, ...]]:
     return MappingProxyType({annotator: tuple(listed) for annotator, listed in patterns.items()})
 
 
-# make_fx patches torch.nn.Module while it traces, so two threads must not trace at a time.
+# make_fx patches torch.nn.Module while it traces, so two threads must not trace at the same time.
 _tracing = threading.Lock()
 
 
 def _trace(function: Callable[[tuple[torch.Tensor, ...]], Any], shapes: Shapes) -> torch.fx.GraphModule:
-    """The graph of ATen ops that a function of a tuple of tensors becomes."""
-    # Zeros, since drawing numbers would change what a seeded caller draws next; type and device are
-    # spelled out, since the caller may have changed the defaults.
+    """Trace a function of a tuple of tensors to a graph of ATen ops."""
+    # The tensors are zeros, because random numbers would change those that a seeded caller gets next. Type and device
+    # are explicit, because the caller may have changed the defaults.
     tensors = tuple(torch.zeros(shape, dtype=torch.float32, device="cpu") for shape in shapes)
     with _tracing:
-        # Given one tuple rather than several tensors, make_fx records how the result is nested, and the
-        # matcher needs that to find the names.
+        # With one tuple instead of several tensors, make_fx records how the result is nested, which the matcher needs
+        # to find the names.
         return make_fx(function, pre_dispatch=True)(tensors)
 
 
 @functools.cache
 def trace_pattern(pattern: Pattern) -> torch.fx.GraphModule:
-    """The pattern as a graph that matches what ExecuTorch's own, from strict `torch.export`, matches.
+    """Trace a pattern to a graph that matches the same nodes as ExecuTorch's graph from a strict `torch.export`.
 
     The graph is shared by all callers: copy it before changing it.
     """
@@ -188,13 +188,13 @@ def trace_pattern(pattern: Pattern) -> torch.fx.GraphModule:
 
 @functools.cache
 def _aten_ops(function: TensorFunction, shapes: Shapes) -> Chain:
-    """The ATen ops that a function becomes, found by tracing, so there is no table that could be out of date."""
+    """Find the ATen ops of a function by tracing it, so that there is no table that could be out of date."""
     graph = _trace(lambda tensors: function(*tensors), shapes).graph
     return tuple(node.target for node in graph.nodes if node.op == "call_function")
 
 
 def chain_of(pattern: Pattern) -> Chain:
-    """The ATen ops of a pattern without tracing it: each function in it is traced once for all patterns."""
+    """Find the ATen ops of a pattern without tracing it: each function is traced once for all patterns."""
     chain = _aten_ops(pattern.operation, pattern.shapes)
     if pattern.batch_norm:
         chain += _aten_ops(_batch_norm, ((2, 1), *[(1,)] * 4))
@@ -205,9 +205,9 @@ def chain_of(pattern: Pattern) -> Chain:
 
 @functools.cache
 def distinct_patterns() -> Mapping[str, Mapping[Chain, Pattern]]:
-    """The patterns of each annotator without those that become the same chain as an earlier one.
+    """The patterns of each annotator, without patterns that have the same chain as an earlier one.
 
-    The later one finds what the earlier one found, and each of these is annotated by then or was filtered out.
+    Such a pattern would only find nodes that the earlier one found and annotated, or that were filtered out.
     """
     distinct: dict[str, dict[Chain, Pattern]] = {}
     for annotator, patterns in patterns_by_annotator().items():
@@ -228,5 +228,5 @@ def links_of(graph: torch.fx.Graph) -> set[Chain]:
 
 
 def may_occur(chain: Chain, links: set[Chain]) -> bool:
-    """Whether a chain's ops and edges are all among the links, without which the matcher cannot find it."""
+    """Whether all ops and edges of a chain are among the links; otherwise the matcher cannot find it."""
     return all(link in links for link in (chain[:1], *itertools.pairwise(chain)))

@@ -1,4 +1,4 @@
-"""What the entry point names: the hooks of the Core ML plugin."""
+"""The hooks of the Core ML plugin; the entry point names this module."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from recipes_coreml.recipe_types import CoreMLRecipeType
 
 _SYSTEMS = {"ios-arm64": "iPhones and iPads", "macos-arm64": "Macs with Apple silicon"}
 
-# The CPU joins float models only: in a quantized one Core ML takes the quantize and dequantize nodes
-# around an operator that it leaves, so there is no quantized operator left for XNNPACK to find.
+# Only float models get the CPU as a fallback. In a quantized model, Core ML takes the quantize and dequantize nodes
+# around an operator that it leaves, so XNNPACK finds no quantized operator.
 _CPU_FALLBACK = Component("xnnpack:fp32", role="fallback", required=False)
 _PRECISIONS = {
     "fp32": ((Component(CoreMLRecipeType.FP32.id), _CPU_FALLBACK), "float32 on Core ML, the rest on the CPU"),
@@ -22,13 +22,13 @@ _PRECISIONS = {
 
 @hookimpl
 def recipes_register_providers() -> Sequence[RecipeProvider]:
-    """Core ML's recipes."""
+    """Return the provider of Core ML's recipes."""
     return [CoreMLProvider()]
 
 
 @hookimpl
 def recipes_register_targets() -> Sequence[TargetProfile]:
-    """Apple's systems, in float32, float16 (the default) and int8."""
+    """Return a target for each of Apple's systems in float32, float16 (the default) and int8."""
     return [
         TargetProfile(
             name=f"{system}-coreml-{precision}",

@@ -1,4 +1,4 @@
-"""The Core ML provider: what its recipes are and take, told without importing torch or coremltools."""
+"""The Core ML provider: describes its recipes and their options without importing torch or coremltools."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ class CoreMLProvider(RecipeProvider):
         return CoreMLRecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """Every member of `CoreMLRecipeType`."""
+        """Return every member of `CoreMLRecipeType`."""
         return list(RECIPES)
 
     def describe(self, recipe_type: RecipeType) -> RecipeInfo:
-        """What a recipe type does, and every option that it takes."""
+        """Describe what a recipe type does, and its options."""
         return RECIPES[recipe_type]
 
     def availability(self) -> Availability:
-        """Core ML models are made where coremltools has wheels; only Apple's systems run them."""
+        """Check the platform: coremltools has wheels for some, and only Apple's systems run the models."""
         return Availability.of_host(
             modules={
                 "executorch": "executorch>=1.5,<1.6",
@@ -69,9 +69,9 @@ class CoreMLProvider(RecipeProvider):
         )
 
     def settle_options(self, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
-        """Decide the deployment target and what follows from it; refuse what contradicts it or each other.
+        """Decide the deployment target and the options that depend on it; refuse options that contradict each other.
 
-        Settled options settle to themselves.
+        Settling options that are already settled does not change them.
         """
         assert isinstance(recipe_type, CoreMLRecipeType), "the base class has checked it"
         _check_full_graph(recipe_type, options)
@@ -88,7 +88,7 @@ class CoreMLProvider(RecipeProvider):
     def check_model(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
     ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
-        """Raise an unset deployment target to what the model needs; refuse a given one that is too low."""
+        """Raise an unset deployment target to the one that the model needs; refuse one that was set too low."""
         import torch
 
         findings: list[Finding] = []
@@ -133,8 +133,8 @@ class CoreMLProvider(RecipeProvider):
 
 
 _OUTSIDE = (
-    "this buffer starts from values that are not zero, which Core ML's state cannot; ExecuTorch keeps it outside of "
-    "Core ML."
+    "this buffer starts from values that are not zero, but Core ML's state starts from zeros; ExecuTorch keeps it "
+    "outside of Core ML."
 )
 
 
@@ -149,22 +149,22 @@ def _lost_start(name: str) -> Finding:
 
 
 def _too_low(target: OptionValue, feature: Feature, where: str) -> Finding:
-    """An error where the user fixed the target, else the word that it rises."""
+    """Return an error if the user set the target, else a warning that it rises."""
     if target.source != "given":
         return Finding(
             "warning",
             "deployment-target-raised",
             where,
             f"the model needs {feature.what}, so the file needs {feature.needs} or later.",
-            f"Give minimum_deployment_target={feature.needs!r} to say that this is meant.",
+            f"Pass minimum_deployment_target={feature.needs!r} to confirm that this is intended.",
         )
-    outside = " or give take_over_mutable_buffer=False to keep it outside of Core ML" if feature is STATE else ""
+    outside = " or pass take_over_mutable_buffer=False to keep it outside of Core ML" if feature is STATE else ""
     return Finding(
         "error",
         "deployment-target-too-low",
         where,
         f"the model needs {feature.what}, which need {feature.needs}, and minimum_deployment_target is {target.value}.",
-        f"Ask for {feature.needs} or later{outside}.",
+        f"Set it to {feature.needs} or later{outside}.",
     )
 
 
@@ -189,7 +189,7 @@ def _beyond_half(name: str) -> Finding:
 
 
 def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionValue]) -> None:
-    """The partitioner asserts the same, but only later and one at a time."""
+    """Report all contradictions at once; the partitioner asserts the same, but later and one at a time."""
     if not options["lower_full_graph"].value:
         return
     against = []
@@ -202,8 +202,8 @@ def _check_full_graph(recipe_type: CoreMLRecipeType, options: Mapping[str, Optio
     ]
     if against:
         raise OptionError(
-            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model; that is contradicted by "
-            f"{' and '.join(against)}. Give one or the other."
+            f"Recipe {recipe_type.id}: lower_full_graph=True gives Core ML the whole model, which is not possible with "
+            f"{' and '.join(against)}. Set only one of these."
         )
 
 
@@ -214,7 +214,7 @@ def _takes_over_by_wish(options: Mapping[str, OptionValue]) -> bool:
 
 
 def _settle_target(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionValue]) -> OptionValue:
-    """The later of what was asked for and what is needed; None leaves the choice to coremltools, which takes iOS15."""
+    """Return the later of the requested and the needed target; with None, coremltools chooses iOS15."""
     asked = options["minimum_deployment_target"]
     needed = most_demanding(RECIPE_FEATURES[recipe_type])
     if asked.value is None and needed is ML_PROGRAM:
@@ -227,7 +227,7 @@ def _settle_target(recipe_type: CoreMLRecipeType, options: Mapping[str, OptionVa
         because = " (take_over_mutable_buffer or lower_full_graph asks for them)" if needed is STATE else ""
         raise OptionError(
             f"Recipe {recipe_type.id}: minimum_deployment_target is {asked.value} ({asked.source}), but {needed.what} "
-            f"need {needed.needs}{because}. Ask for {needed.needs} or later, or leave it unset."
+            f"need {needed.needs}{because}. Set it to {needed.needs} or later, or leave it unset."
         )
     return asked
 
@@ -241,7 +241,7 @@ def _settle_takeover(options: Mapping[str, OptionValue], target: str | None) -> 
 
 
 def _settle_skipped(recipe_type: CoreMLRecipeType, skipped: OptionValue) -> OptionValue:
-    """Lower case, which is what the partitioner compares with: given as `aten.add.Tensor`, it would never match."""
+    """Convert names to lower case, as the partitioner compares them: `aten.add.Tensor` would never match."""
     names: Sequence[str] = skipped.value
     for name in names:
         if not _OPERATOR.fullmatch(name):
@@ -267,10 +267,10 @@ def _check_codebook(recipe_type: CoreMLRecipeType, bits: int, block_size: tuple[
 
 @contextlib.contextmanager
 def _quiet_coremltools() -> Iterator[Any]:
-    """Hold back what coremltools warns about while it is imported.
+    """Suppress the warnings of coremltools while it is imported.
 
-    On every host but a Mac it says that its device libraries are missing, which lowering does not need, and everywhere
-    which versions of torch and scikit-learn it was tested with.
+    On hosts other than a Mac, it warns that its device libraries are missing, which lowering does not need. On every
+    host, it lists the versions of torch and scikit-learn that it was tested with.
     """
     logger = logging.getLogger("coremltools")
     level = logger.level

@@ -1,9 +1,9 @@
 """ExecuTorch's Core ML quantizer without the minute that it spends on tracing patterns.
 
-ExecuTorch's `CoreMLQuantizer` looks for about 400 patterns in a model, and traces each of them with a
-strict `torch.export` first, for every model anew. Only a handful occur in any one model. The quantizer
-here gives ExecuTorch's own annotation functions only the patterns that can match, in the same order and
-with the same configs, so the annotations are the same and with them everything that follows.
+ExecuTorch's `CoreMLQuantizer` looks for about 400 patterns in a model. For every model, it first traces each pattern
+with a strict `torch.export`, although only a few patterns occur in one model. The quantizer here passes only the
+patterns that can match to ExecuTorch's own annotation functions, in the same order and with the same configs.
+Therefore the annotations are the same, and so is everything that follows.
 
 This module imports torch and ExecuTorch: only recipe factories import it.
 """
@@ -37,17 +37,17 @@ from recipes_coreml.patterns import (
     trace_pattern,
 )
 
-# Annotators that trace nothing, so they are called as they are.
+# Annotators that trace nothing; they are called unchanged.
 _ANNOTATORS_WITHOUT_PATTERNS = frozenset(
     f"{pool}{dimensions}d" for pool in ("max_pool", "avg_pool", "adaptive_avg_pool") for dimensions in (1, 2, 3)
 ) | {"flatten"}
 
-# What this module relies on, each with a digest of its source text (see `_digest`). The patterns below restate
-# what these functions do, and trying fewer of them is right only because of how matches are annotated. A version
-# number would say too little: it misses what is registered or replaced at run time, and it refuses a release
-# that changes nothing here. Source text is the same under every Python, which byte code and syntax trees are not;
-# the price is that a changed comment counts as a change, which errs on the slow side and never on the wrong one.
-# To take up a change: read it, adapt the patterns, run the slow tests, then put the new digests here.
+# The functions that this module relies on, each with a digest of its source text (see `_digest`). The patterns below
+# restate what these functions do, and trying fewer of them is correct only because of how matches are annotated. A
+# version number would not be enough: it misses functions that are registered or replaced at run time, and it rejects a
+# release that changes nothing here. Source text is the same under every Python, unlike byte code and syntax trees. A
+# changed comment counts as a change too, which makes the quantizer slower, but never wrong.
+# To adopt a change: read it, adapt the patterns, run the slow tests, then write the new digests here.
 _KNOWN_ANNOTATORS: Mapping[str, str] = {
     "conv_act": "04820d97b0bd",
     "conv_bn_act": "15f244b1fde5",
@@ -90,7 +90,7 @@ _KNOWN_HELPERS: Mapping[str, str] = {
 
 @functools.cache
 def _digest(function: object) -> str:
-    """A short digest of a function's source text; empty where there is none to read."""
+    """Return a short digest of a function's source text; empty if the source cannot be read."""
     try:
         source = inspect.getsource(function)  # type: ignore[arg-type]
     except (OSError, TypeError):
@@ -100,7 +100,7 @@ def _digest(function: object) -> str:
 
 @functools.cache
 def _annotators_without_chains() -> list[str]:
-    """The annotators with a pattern in which some function does not become exactly one ATen op."""
+    """The annotators that have a pattern with a function that does not become exactly one ATen op."""
     return [
         annotator
         for annotator, patterns in patterns_by_annotator().items()
@@ -109,10 +109,10 @@ def _annotators_without_chains() -> list[str]:
 
 
 def unexpected_changes() -> list[str]:
-    """How the installed ExecuTorch and torch differ from those that this module was written against.
+    """Find differences between the installed ExecuTorch and torch and those that this module was written for.
 
     Returns:
-        One phrase for each difference. Empty: both quantizers annotate alike.
+        One phrase for each difference. If there are none, both quantizers annotate in the same way.
     """
     annotators = executorch_quantizer._AnnotationPatternRegistry.get_annotators()
     utilities = vars(executorch_utils)
@@ -144,10 +144,10 @@ def unexpected_changes() -> list[str]:
 
 
 class CoreMLQuantizer(ExecuTorchCoreMLQuantizer):
-    """ExecuTorch's Core ML quantizer, a minute faster: the same annotations, only patterns that can match are tried.
+    """ExecuTorch's Core ML quantizer, a minute faster: the same annotations, but it tries only patterns that can match.
 
-    Where ExecuTorch's annotators are not those that this class was written against, it warns and does
-    what ExecuTorch does.
+    If ExecuTorch's annotators are not those that this class was written for, it warns and uses ExecuTorch's own
+    search.
 
     Args:
         config: A `coremltools.optimize.torch.quantization.LinearQuantizerConfig`, as ExecuTorch's takes.
@@ -164,9 +164,10 @@ class CoreMLQuantizer(ExecuTorchCoreMLQuantizer):
         """
         if changes := unexpected_changes():
             warnings.warn(
-                "The installed ExecuTorch's Core ML quantizer is not the one that recipes-coreml knows "
-                f"({'; '.join(changes)}), so its own search for patterns is used: right, but about a minute slower "
-                "for each model. Install versions of recipes-coreml and executorch that go together to be fast again.",
+                "The installed ExecuTorch's Core ML quantizer is not the one that recipes-coreml supports "
+                f"({'; '.join(changes)}), so ExecuTorch's own search for patterns is used. The result is correct, but "
+                "takes about a minute longer for each model. Install matching versions of recipes-coreml and "
+                "executorch.",
                 RecipesWarning,
                 stacklevel=2,
             )
@@ -182,13 +183,13 @@ class CoreMLQuantizer(ExecuTorchCoreMLQuantizer):
         if unexpected_changes():
             super()._annotate_all_patterns(model, quantization_config, filter_fn)
             return
-        # ExecuTorch does this before each pattern. Annotating adds no nodes, so once is enough; without it
-        # a model in which nothing can match would keep its dead code.
+        # ExecuTorch does this before each pattern. Annotating adds no nodes, so once is enough. Without it, a model in
+        # which nothing can match would keep its dead code.
         model.graph.eliminate_dead_code()
         model.recompile()
         links = links_of(model.graph)
         for name, annotator in executorch_quantizer._AnnotationPatternRegistry.get_annotators().items():
-            # One for each annotator, as in ExecuTorch: which specs are one object decides which observers are shared.
+            # Each annotator gets its own config, as in ExecuTorch, because specs that are one object share an observer.
             config = AnnotationConfig.from_quantization_config(quantization_config)
             if name not in patterns_by_annotator():
                 annotator(model, config, filter_fn)
@@ -201,5 +202,5 @@ class CoreMLQuantizer(ExecuTorchCoreMLQuantizer):
                     if pattern.is_weighted
                     else executorch_utils.annotate_binary_op_act_pattern
                 )
-                # A copy, since the matcher rewrites the pattern that it is given.
+                # The pattern is copied, because the matcher changes it.
                 annotate(model, copy.deepcopy(trace_pattern(pattern)), config, filter_fn)

@@ -29,11 +29,11 @@ def build(recipe_type: Type, options: Mapping[str, Any]) -> ExportRecipe:
     """Make a fresh recipe.
 
     Args:
-        recipe_type: Which one.
+        recipe_type: The recipe type.
         options: The effective value of every option that the recipe type declares.
 
     Raises:
-        OptionError: An operator that is to be skipped does not exist.
+        OptionError: An operator to skip does not exist.
     """
     return ExportRecipe(
         name=recipe_type.value,
@@ -66,7 +66,7 @@ def _lowering(recipe_type: Type, options: Mapping[str, Any]) -> LoweringRecipe:
 def _check_operators(recipe_type: Type, names: Sequence[str]) -> None:
     """Refuse an operator that its namespace does not have; the partitioner would ignore it.
 
-    A namespace that nothing has registered yet is taken on trust: it may belong to a custom operator.
+    Operators of a namespace that is not registered yet are accepted, because they may be custom operators.
     """
     if not names:
         return
@@ -78,12 +78,12 @@ def _check_operators(recipe_type: Type, names: Sequence[str]) -> None:
             close = close or difflib.get_close_matches(name, known)
             raise OptionError(
                 f"Recipe {recipe_type.id}: Option 'skip_ops_for_coreml_delegation': there is no operator {name!r}."
-                + (f" Close to it: {', '.join(close)}." if close else "")
+                + (f" Similar operators: {', '.join(close)}." if close else "")
             )
 
 
 def _dotted(registered: str) -> str:
-    """`aten::add.Tensor` as the partitioner writes it: `aten.add.tensor`."""
+    """Convert `aten::add.Tensor` to the partitioner's form: `aten.add.tensor`."""
     namespace, _, rest = registered.partition("::")
     operator, _, overload = rest.partition(".")
     return f"{namespace}.{operator}.{overload or 'default'}".lower()
@@ -121,7 +121,7 @@ def _pt2e_int8(*, activations: torch.dtype) -> QuantizationRecipe:
 
 
 def _torchao_weights(weight_dtype: torch.dtype, options: Mapping[str, Any]) -> QuantizationRecipe:
-    group_size = options.get("group_size")  # declared by the recipe types with one scale a group
+    group_size = options.get("group_size")  # declared by the recipe types with one scale per group
     granularity = PerAxis(axis=0) if group_size is None else PerGroup(group_size=group_size)
     config = IntxWeightOnlyConfig(weight_dtype=weight_dtype, granularity=granularity)
     problem = functools.partial(_problem_with_groups, group_size or 1)

@@ -1,6 +1,6 @@
 """OpenVINO recipes and targets for ExecuTorch, a plugin of recipes.
 
-Importing it is light: it imports neither torch nor openvino.
+The import is fast, because it imports neither torch nor openvino.
 """
 
 from recipes_openvino.recipe_types import OpenVINORecipeType

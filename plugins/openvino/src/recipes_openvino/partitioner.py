@@ -1,4 +1,4 @@
-"""OpenVINO's partitioner, with operators that can be kept off it. Imports torch and openvino."""
+"""A partitioner for OpenVINO that can keep operators off it. Imports torch and openvino."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SHORT_ROW = 16
 
 
 def _skipped(*args: Any, **kwargs: Any) -> Any:
-    """Stand for an operator that is kept off OpenVINO while it partitions; never run."""
+    """Replace an operator that is kept off OpenVINO while it partitions; it is never called."""
     raise AssertionError("a graph is not run while it is partitioned")
 
 
 class SkippingPartitioner(Partitioner):
-    """Gives OpenVINO what ExecuTorch's partitioner finds, but for some operators.
+    """Gives OpenVINO the operators that ExecuTorch's partitioner finds, except for some.
 
-    That partitioner is `@final`, prints every operator that it leaves, and has no effect of its own
-    `op_types_to_skip`: it asks that set only about operators that OpenVINO does not have anyway.
+    ExecuTorch's partitioner is `@final` and prints every operator that it leaves. Its `op_types_to_skip` has no
+    effect, because it is only used for operators that OpenVINO does not support anyway.
 
     Args:
         device: The device to compile for.
@@ -46,19 +46,19 @@ class SkippingPartitioner(Partitioner):
         self.delegation_spec = self._inner.delegation_spec
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> Any:
-        """Those of ExecuTorch's partitioner, without the skipped."""
+        """Return the operators of ExecuTorch's partitioner without those that are skipped."""
         operators, check = self._inner.ops_to_not_decompose(ep)
         return [one for one in operators if str(one) not in self.skipped], check
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        """Tag what OpenVINO takes."""
+        """Tag the operators that OpenVINO takes."""
         dynamic = [n for n in exported_program.graph.nodes if n.op == "call_function" and _is_dynamic(n)]
         named = [n for n in dynamic if isinstance(n.meta.get("val"), torch.Tensor)]
         if named:
             warnings.warn(
                 f"{len(named)} operators on tensors of dynamic sizes are kept off OpenVINO, {dotted(named[0].target)} "
-                f"[{named[0].name}] first: ExecuTorch's OpenVINO runtime gives outputs of the largest size whatever "
-                "the inputs are.",
+                f"[{named[0].name}] first, because ExecuTorch's OpenVINO runtime always returns outputs of the "
+                "largest size.",
                 RecipesWarning,
                 stacklevel=2,
             )
@@ -73,10 +73,10 @@ class SkippingPartitioner(Partitioner):
                 node.target = target
 
     def _kept_off(self, program: ExportedProgram, dynamic: Collection[Node]) -> set[Node]:
-        """The skipped and the dynamic operators and unsafe lookups, with what only prepares a constant for them.
+        """The skipped and the dynamic operators, unsafe lookups, and operators that only prepare constants for these.
 
-        A linear layer becomes a transposition of its weight and an `addmm`: were the transposition taken, the next
-        backend would find an `addmm` without a constant weight, which it leaves.
+        A linear layer becomes a transposition of its weight and an `addmm`. If OpenVINO took the transposition, the
+        next backend would leave the `addmm`, because its weight would not be a constant.
         """
         constants = _constants(program)
         found = set(dynamic)
@@ -92,7 +92,7 @@ class SkippingPartitioner(Partitioner):
 
 
 def _constants(program: ExportedProgram) -> set[Node]:
-    """Weights and buffers, and what is computed of them alone."""
+    """Weights and buffers, and nodes that depend only on them."""
     inputs = program.graph_signature.user_inputs
     found: set[Node] = set()
     for node in program.graph.nodes:
@@ -108,8 +108,8 @@ def _constants(program: ExportedProgram) -> set[Node]:
 def looks_up_short_rows(name: str, node: Node) -> bool:
     """Whether an operator looks up rows of 16 values or fewer.
 
-    In a constant table, such a lookup overruns memory on a processor where OpenVINO 2025.4 computes in bfloat16:
-    what follows is computed of garbage, or the process is aborted.
+    On a processor where OpenVINO 2025.4 computes in bfloat16, such a lookup in a constant table accesses memory out
+    of bounds: the outputs are wrong, or the process is aborted.
     """
     if name not in ("aten.embedding.default", "aten.index_select.default", "aten.index.Tensor"):
         return False
@@ -124,5 +124,5 @@ def _is_dynamic(node: Node) -> bool:
 
 
 def dotted(target: Any) -> str:
-    """`aten.add.Tensor`, of an operator of ATen's or of the edge dialect."""
+    """Return the name of an ATen or edge operator: `aten.add.Tensor`."""
     return str(getattr(target, "_op", target))

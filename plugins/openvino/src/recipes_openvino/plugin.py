@@ -1,4 +1,4 @@
-"""What the entry point names: the hooks of the OpenVINO plugin."""
+"""The hooks of the OpenVINO plugin; the entry point names this module."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _PRECISIONS = {
     "fp16": (OpenVINORecipeType.FP16, "float16 weights on OpenVINO, the rest on XNNPACK"),
     "int8": (OpenVINORecipeType.INT8, "int8 on OpenVINO, with calibration; the rest in float32 on XNNPACK"),
 }
-# In float in the int8 target too: an operator that OpenVINO leaves is not quantized, or stands between a dequantize
-# and a quantize operator that OpenVINO takes.
+# The int8 target has a float fallback too: an operator that OpenVINO leaves is either not quantized, or OpenVINO takes
+# the dequantize and quantize operators around it.
 _CPU_FALLBACK = Component("xnnpack:fp32", role="fallback", required=False)
 
 
 @hookimpl
 def recipes_register_providers() -> Sequence[RecipeProvider]:
-    """OpenVINO's recipes."""
+    """Return the provider of OpenVINO's recipes."""
     return [OpenVINOProvider()]
 
 
 @hookimpl
 def recipes_register_targets() -> Sequence[TargetProfile]:
-    """64-bit x86 Linux, where ExecuTorch's wheel has the OpenVINO runtime, in float32, float16 and int8."""
+    """Return targets in float32, float16 and int8 for x86_64 Linux, where ExecuTorch's wheel has OpenVINO's runtime."""
     return [
         TargetProfile(
             name=f"linux-x86_64-openvino-{precision}",

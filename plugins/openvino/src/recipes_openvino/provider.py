@@ -1,4 +1,4 @@
-"""The OpenVINO provider: what its recipes are and take, told without importing torch or openvino."""
+"""The OpenVINO provider: describes its recipes and their options without importing torch or openvino."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _RECIPES: Mapping[RecipeType, RecipeInfo] = {
         options=_OPTIONS,
     ),
     OpenVINORecipeType.INT8: RecipeInfo(
-        summary="int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per channel, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,
@@ -72,15 +72,15 @@ class OpenVINOProvider(RecipeProvider):
         return OpenVINORecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """Every member of `OpenVINORecipeType`."""
+        """Return every member of `OpenVINORecipeType`."""
         return list(_RECIPES)
 
     def describe(self, recipe_type: RecipeType) -> RecipeInfo:
-        """What a recipe type does, and every option that it takes."""
+        """Describe what a recipe type does, and its options."""
         return _RECIPES[recipe_type]
 
     def availability(self) -> Availability:
-        """OpenVINO models are made, and run, where ExecuTorch's wheel has OpenVINO's runtime."""
+        """Check the platform: models are made, and run, only where ExecuTorch's wheel has OpenVINO's runtime."""
         return Availability.of_host(
             modules={
                 "executorch": "executorch>=1.5,<1.6",
@@ -91,11 +91,11 @@ class OpenVINOProvider(RecipeProvider):
         )
 
     def recipe_availability(self, recipe_type: RecipeType) -> Availability:
-        """Only int8 needs NNCF."""
+        """Check for NNCF, which only int8 needs."""
         return Availability.of_host(modules={"nncf": "nncf==3.1.0"} if recipe_type is OpenVINORecipeType.INT8 else {})
 
     def settle_options(self, recipe_type: RecipeType, options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
-        """Check the form of the operators that are to be skipped; `build_recipe` checks that they exist."""
+        """Check the form of the operators to skip; `build_recipe` checks that they exist."""
         for name in options[_SKIP].value:
             if not _OPERATOR.fullmatch(name):
                 raise OptionError(
@@ -107,7 +107,7 @@ class OpenVINOProvider(RecipeProvider):
     def check_model(
         self, recipe_type: RecipeType, options: Mapping[str, OptionValue], facts: ModelFacts
     ) -> tuple[Mapping[str, OptionValue], Sequence[Finding]]:
-        """Refuse a model without inputs, which does not run; warn of weights that float16 cannot hold."""
+        """Refuse a model without inputs, which does not run; warn about weights that float16 cannot represent."""
         findings = [] if facts.inputs else [_without_inputs(facts.method)]
         if recipe_type is not OpenVINORecipeType.FP16:
             return {}, findings

@@ -21,25 +21,25 @@ _PER_CHANNEL = (torch.per_channel_symmetric, torch.per_channel_affine)
 
 
 class OpenVINOQuantizer(ExecuTorchQuantizer):
-    """ExecuTorch's quantizer for OpenVINO, in the mode that was the best for every model that was measured.
+    """ExecuTorch's quantizer for OpenVINO, in the mode that was the best for all measured models.
 
     Args:
         skipped: Operators that are kept off OpenVINO, as `namespace.operator.overload`; they stay in float.
     """
 
     fold_quantize = False
-    """OpenVINO has no conversion for the dequantization of a weight that is an integer constant."""
+    """OpenVINO cannot convert the dequantization of a weight that is an integer constant."""
 
     def __init__(self, skipped: Collection[str] = ()) -> None:
         super().__init__(mode=QuantizationMode.INT8_TRANSFORMER)
-        # NNCF's defaults are objects that all share, and its key for statistics is the algorithm's address: with these
-        # no two quantizers would be equal, or independent.
+        # All algorithms of NNCF share the objects that are its defaults, and its key for statistics is the address of
+        # the algorithm. Without a copy and a fixed key, quantizers would be neither independent nor equal.
         self._algo: Any = copy.deepcopy(vars(self)["_algo"])
         self._algo._algorithm_key = "recipes"
         self.skipped = frozenset(skipped)
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        """Annotate what OpenVINO computes in int8."""
+        """Annotate the operators that OpenVINO computes in int8."""
         names = [n.name for n in model.graph.nodes if n.op == "call_function" and str(n.target) in self.skipped]
         if names:
             self.set_ignored_scope(names=names)
@@ -51,7 +51,7 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
                 del node.meta[_ANNOTATION]  # it is kept off OpenVINO
                 continue
             for source, spec in annotation.input_qspec_map.items() if annotation is not None else ():
-                # The weights of a normalization: torchao's observer of channels fails on one dimension.
+                # These are weights of a normalization: torchao's observer of channels fails on one dimension.
                 if getattr(spec, "qscheme", None) in _PER_CHANNEL and _dimensions(source, model) < 2:
                     annotation.input_qspec_map[source] = None
         return model
@@ -59,7 +59,7 @@ class OpenVINOQuantizer(ExecuTorchQuantizer):
 
 @contextlib.contextmanager
 def _quiet_nncf() -> Iterator[None]:
-    """Hold back what NNCF says of every operator that it leaves."""
+    """Suppress NNCF's messages about every operator that it leaves."""
     level = nncf_logger.level
     nncf_logger.setLevel(logging.WARNING)
     try:

@@ -27,11 +27,11 @@ def build(recipe_type: Type, options: Mapping[str, Any]) -> ExportRecipe:
     """Make a fresh recipe.
 
     Args:
-        recipe_type: Which one.
+        recipe_type: The recipe type.
         options: The effective value of every option that the recipe type declares.
 
     Raises:
-        OptionError: The device is not in this host, or an operator that is to be skipped does not exist.
+        OptionError: The device is not in this host, or an operator to skip does not exist.
     """
     device, skipped = options["device"], options[_SKIP]
     _check_device(recipe_type, device)
@@ -56,7 +56,7 @@ def _quantization(skipped: Collection[str]) -> QuantizationRecipe:
 
 
 def _check_device(recipe_type: Type, device: str) -> None:
-    """ExecuTorch asserts the same, in the middle of lowering."""
+    """Refuse a device that this host lacks; ExecuTorch would only fail an assertion during lowering."""
     present = openvino.Core().available_devices
     if device not in present:
         raise OptionError(
@@ -66,7 +66,7 @@ def _check_device(recipe_type: Type, device: str) -> None:
 
 
 def _check_operators(recipe_type: Type, names: Collection[str]) -> None:
-    """Refuse an operator that its namespace does not have: it would be skipped in vain."""
+    """Refuse an operator that its namespace does not have, because skipping it would have no effect."""
     if not names:
         return
     known = {_dotted(registered) for registered in torch._C._dispatch_get_all_op_names()}
@@ -77,12 +77,12 @@ def _check_operators(recipe_type: Type, names: Collection[str]) -> None:
             close = close or difflib.get_close_matches(name, known)
             raise OptionError(
                 f"Recipe {recipe_type.id}: Option {_SKIP!r}: there is no operator {name!r}."
-                + (f" Close to it: {', '.join(close)}." if close else "")
+                + (f" Similar operators: {', '.join(close)}." if close else "")
             )
 
 
 def _dotted(registered: str) -> str:
-    """`aten::add.Tensor` as options have it: `aten.add.Tensor`."""
+    """Convert `aten::add.Tensor` to the form of options: `aten.add.Tensor`."""
     namespace, _, rest = registered.partition("::")
     operator, _, overload = rest.partition(".")
     return f"{namespace}.{operator}.{overload or 'default'}"
@@ -91,18 +91,19 @@ def _dotted(registered: str) -> str:
 def store_weights_in_half(method: str, program: ExportedProgram, *, skipped: Collection[str] = ()) -> ExportedProgram:
     """Round weights to float16, and convert them back to float32 in the program, where they are used.
 
-    It is the form in which OpenVINO's own tools write models in float16: compilers keep such a weight small, or expand
-    it where their kernels need that. Left alone are biases and the like of one dimension, what float16 cannot hold,
-    and the weights of operators that are kept off OpenVINO: XNNPACK takes constants only.
+    OpenVINO's own tools write models in float16 in this form: compilers keep such a weight small, or expand it if
+    their kernels need that. Some weights are not rounded: those with one dimension, such as biases, those with values
+    that float16 cannot represent, and those of operators that are kept off OpenVINO, because XNNPACK accepts only
+    constants.
 
     Args:
-        method: The method's name, which does not matter.
+        method: The method's name, which is not used.
         program: The program; it is not changed.
         skipped: Operators that are kept off OpenVINO, as `namespace.operator.overload`.
     """
     module, signature = copy.deepcopy(program.graph_module), copy.deepcopy(program.graph_signature)
     for copied, node in zip(module.graph.nodes, program.graph.nodes, strict=True):
-        copied.name = node.name  # copying renames what is called as one of Python's functions: `input`
+        copied.name = node.name  # copying renames nodes that have the name of a Python builtin, such as `input`
     state = dict(program.state_dict)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node in placeholders:

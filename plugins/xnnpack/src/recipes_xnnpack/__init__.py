@@ -1,6 +1,6 @@
 """XNNPACK recipes and targets for ExecuTorch, a plugin of recipes.
 
-Importing it is light: it imports no torch.
+The import is fast, because it does not import torch.
 """
 
 from recipes_xnnpack.recipe_types import XNNPackRecipeType

@@ -1,4 +1,4 @@
-"""What the entry point names: the hooks of the XNNPACK plugin."""
+"""The hooks of the XNNPACK plugin; the entry point names this module."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _PRECISIONS = {
     "fp32": (XNNPackRecipeType.FP32, "float32 on the CPU"),
     "int8": (XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL, "int8 on the CPU, with calibration"),
 }
-# iOS and macOS have an accelerator of their own, whose plugin declares the default.
+# The defaults of iOS and macOS are targets of the Core ML plugin.
 _DEFAULTS = {"android-arm64-xnnpack-fp32", "linux-x86_64-xnnpack-fp32", "windows-x86_64-xnnpack-fp32"}
 
 
 @hookimpl
 def recipes_register_providers() -> Sequence[RecipeProvider]:
-    """XNNPACK's recipes."""
+    """Return the provider of XNNPACK's recipes."""
     return [XNNPackProvider()]
 
 
 @hookimpl
 def recipes_register_targets() -> Sequence[TargetProfile]:
-    """Every system that XNNPACK runs on, in float32 and in int8."""
+    """Return a target for each system that XNNPACK runs on, in float32 and in int8."""
     return [
         TargetProfile(
             name=name,

@@ -1,4 +1,4 @@
-"""The XNNPACK provider: what its recipes are and take, told without importing torch."""
+"""The XNNPACK provider: describes its recipes and their options without importing torch."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _RECIPES: Mapping[RecipeType, RecipeInfo] = {
         activations="float32",
     ),
     XNNPackRecipeType.PT2E_INT8_DYNAMIC_PER_CHANNEL: RecipeInfo(
-        summary="int8 weights, one scale a channel; activation ranges are measured at run time.",
+        summary="int8 weights, one scale per channel; activation ranges are measured at run time.",
         weights="int8",
         activations="int8 dynamic",
     ),
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL: RecipeInfo(
-        summary="int8 weights, one scale a channel, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per channel, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,
     ),
     XNNPackRecipeType.PT2E_INT8_STATIC_PER_TENSOR: RecipeInfo(
-        summary="int8 weights, one scale a tensor, and int8 activations with calibrated ranges.",
+        summary="int8 weights, one scale per tensor, and int8 activations with calibrated ranges.",
         weights="int8",
         activations="int8",
         needs_calibration=True,
     ),
     XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_CHANNEL: RecipeInfo(
-        summary="Linear layers with int4 weights, one scale a channel, and int8 activations measured at run time.",
+        summary="Linear layers with int4 weights, one scale per channel, and int8 activations measured at run time.",
         weights="int4",
         activations="int8 dynamic",
     ),
     XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR: RecipeInfo(
-        summary="Linear layers with int4 weights, one scale a group, and int8 activations measured at run time.",
+        summary="Linear layers with int4 weights, one scale per group, and int8 activations measured at run time.",
         weights="int4",
         activations="int8 dynamic",
         options=(
@@ -66,15 +66,15 @@ class XNNPackProvider(RecipeProvider):
         return XNNPackRecipeType.get_backend_name()
 
     def get_supported_recipes(self) -> Sequence[RecipeType]:
-        """Every member of `XNNPackRecipeType`."""
+        """Return every member of `XNNPackRecipeType`."""
         return list(_RECIPES)
 
     def describe(self, recipe_type: RecipeType) -> RecipeInfo:
-        """What a recipe type does, and every option that it takes."""
+        """Describe what a recipe type does, and its options."""
         return _RECIPES[recipe_type]
 
     def availability(self) -> Availability:
-        """XNNPACK's lowering is part of ExecuTorch and works wherever that is installed."""
+        """Check for ExecuTorch, which contains the lowering to XNNPACK."""
         return Availability.of_host(modules={"executorch": "executorch>=1.5,<1.6", "torchao": "torchao>=0.18,<0.19"})
 
     def build_recipe(

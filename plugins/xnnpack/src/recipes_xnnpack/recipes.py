@@ -31,15 +31,15 @@ def build(recipe_type: Type, options: Mapping[str, Any]) -> ExportRecipe:
     """Make a fresh recipe.
 
     Args:
-        recipe_type: Which one.
+        recipe_type: The recipe type.
         options: The effective value of every option that the recipe type declares.
     """
     return ExportRecipe(
         name=recipe_type.value,
         quantization_recipe=_quantization(recipe_type, options),
         lowering_recipe=LoweringRecipe(
-            # Whatever the recipe, the partitioner takes nodes of every precision: what a quantizer
-            # left in float still runs on XNNPACK.
+            # For every recipe, the partitioner takes nodes of all precisions, so that nodes which a quantizer leaves in
+            # float still run on XNNPACK.
             partitioners=[_partitioner(recipe_type)],
             edge_compile_config=get_xnnpack_edge_compile_config(),
         ),
@@ -50,8 +50,8 @@ def build(recipe_type: Type, options: Mapping[str, Any]) -> ExportRecipe:
 def _partitioner(recipe_type: Type) -> XnnpackPartitioner:
     if recipe_type is not Type.PT2E_INT8_DYNAMIC_PER_CHANNEL:
         return XnnpackPartitioner()
-    # A convolution with dynamic activations behind a padding in the same delegate fails when it is executed (0x1,
-    # "Propagating input shapes failed"), so paddings are left to ExecuTorch's kernel there.
+    # A convolution with dynamic activations after a padding in the same delegate fails when it is executed (0x1,
+    # "Propagating input shapes failed"), so ExecuTorch's kernel runs paddings in this recipe.
     return XnnpackPartitioner(configs=[config for config in ALL_PARTITIONER_CONFIGS if config is not ConstantPadConfig])
 
 
@@ -66,7 +66,7 @@ def _quantization(recipe_type: Type, options: Mapping[str, Any]) -> Quantization
         case Type.PT2E_INT8_STATIC_PER_TENSOR:
             return _pt2e_int8(per_channel=False, dynamic=False)
         case Type.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_CHANNEL:
-            # The kernel takes a channel as one group, so the step holds for the whole row.
+            # The kernel treats a channel as one group, so the whole row must be a multiple of the step.
             return _torchao_int4(PerAxis(axis=0), multiple_of=GROUP_SIZE_STEP)
         case Type.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_TENSOR:
             group_size = options["group_size"]
@@ -87,7 +87,7 @@ def _torchao_int4(granularity: PerAxis | PerGroup, *, multiple_of: int) -> Quant
 
 
 def _is_linear_with_whole_groups(multiple_of: int, module: torch.nn.Module, name: str) -> bool:
-    # quantize_'s own check also leaves out the projection inside attention modules.
+    # quantize_'s own check also excludes the projection inside attention modules.
     if not (isinstance(module, torch.nn.Linear) and _is_linear(module)):
         return False
     features = module.in_features
