@@ -27,7 +27,7 @@ FULL_ENVIRONMENT = ROOT / ".nox" / "full"
 # The folders that this run has brought up to date: sessions that follow take them as they are.
 DONE: set[Path] = set()
 # Each worker runs tests on one core; a worker that has none left takes half of what another one has.
-WORKERS = ("-n", "auto", "--maxprocesses", "4", "--dist", "worksteal")
+WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal")
 ONE_CORE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import struct
 from collections import Counter, defaultdict
@@ -15,6 +16,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of every collection of garbage, which takes a tenth of an export's time else."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @dataclass(frozen=True)
