@@ -186,3 +186,33 @@ def test_files_of_a_cut_short_save_that_cannot_be_moved_are_told(tmp_path: Path)
     with pytest.raises(SaveError, match="was interrupted"):
         finish_saving(tmp_path / "a.pte")
     assert (tmp_path / ".a.pte.x.tmp").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    "journal",
+    [
+        '{"../stolen": ".model.pte.1.tmp"}',
+        '{"model.pte": "../secret"}',
+        '{"model.pte": "/etc/passwd"}',
+        '{"a\\\\b": "c"}',
+        '{"..": "c"}',
+        '{"model.pte": 3}',
+        '["model.pte"]',
+        "{",
+        "\udcff",
+    ],
+)
+def test_a_journal_that_no_save_has_written_moves_nothing(journal: str, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (folder / ".model.pte.1.tmp").write_text("new")
+    (folder / "model.pte").write_text("old")
+    (folder / ".model.pte.saving").write_bytes(journal.encode(errors="surrogateescape"))
+
+    with pytest.raises(SaveError, match=r"is not the journal of an interrupted save.*Delete it"):
+        finish_saving(folder / "model.pte")
+
+    assert (folder / "model.pte").read_text() == "old"
+    assert (tmp_path / "secret").read_text() == "secret"
+    assert not (tmp_path / "stolen").exists()

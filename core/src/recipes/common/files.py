@@ -82,13 +82,14 @@ def finish_saving(path: Path) -> None:
         path: The first of the files: the program.
 
     Raises:
-        SaveError: There are such files, but they cannot be moved.
+        SaveError: There are such files, but they cannot be moved; or their list is not one that a save has written.
     """
     journal = _journal(path)
     try:
-        moves = json.loads(journal.read_bytes())
+        text = journal.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return
+    moves = _moves(text, journal)
     try:
         with ExitStack() as replaced:
             if os.name == "posix":
@@ -108,6 +109,31 @@ def finish_saving(path: Path) -> None:
             f"({error.strerror or error}). "
             f"{journal.name} in the same folder lists them."
         ) from error
+
+
+def _moves(text: bytes, journal: Path) -> dict[str, str]:
+    """The temporary file for each destination. Both are names of files in the journal's folder, never elsewhere.
+
+    Raises:
+        SaveError: The journal says anything else, so this program did not write it.
+    """
+    try:
+        moves = json.loads(text)
+    except ValueError:
+        moves = None
+    names = [*moves, *moves.values()] if isinstance(moves, dict) else [None]
+    if not all(
+        isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0") for name in names
+    ):
+        raise SaveError(
+            f"{journal} is not the journal of an interrupted save: it must map names of files in its folder to names of "
+            "files in its folder. Delete it."
+        )
+    return dict(moves)
+
+
+def _is_plain_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _journal(first: Path) -> Path:
