@@ -141,7 +141,7 @@ FORMS = {
 
 
 IN_EVERY_RUN = ("by name", "times ten", "several *args")
-"""Forms that are tried with every target in every run; the others are with one target, and with all of them when slow."""
+"""Forms that every run tries with every target. It tries the others with one target; the slow tests, with the rest."""
 
 
 def cells() -> Iterator[Any]:
@@ -157,8 +157,14 @@ def test_a_form_of_dynamic_shapes_is_honoured_over_its_whole_range(form: Form, t
     example = form.inputs(form.example)
 
     samples = [form.inputs(size) for size in form.sizes]
-    calibration = {"calibration_inputs": samples} if target == XNNPACK[1] else {}
-    session = export(copy.deepcopy(model), target, example, dynamic_shapes=form.shapes(example), **calibration)
+    calibration = samples if target == XNNPACK[1] else None
+    session = export(
+        copy.deepcopy(model),
+        target,
+        example,
+        dynamic_shapes=form.shapes(example),
+        calibration_inputs=calibration,
+    )
 
     declared = session.get_executorch_program().execution_plan[0]
     largest = declared.values[declared.inputs[0]].val.sizes
