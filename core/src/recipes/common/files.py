@@ -122,11 +122,9 @@ def _moves(text: bytes, journal: Path) -> dict[str, str]:
     except ValueError:
         moves = None
     names = [*moves, *moves.values()] if isinstance(moves, dict) else [None]
-    if not all(
-        isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0") for name in names
-    ):
+    if not all(isinstance(name, str) and _is_plain_name(name) for name in names):
         raise SaveError(
-            f"{journal} is not the journal of an interrupted save: it must map names of files in its folder to names of "
+            f"{journal} is not the journal of an interrupted save, which maps names of files in its folder to names of "
             "files in its folder. Delete it."
         )
     return dict(moves)
