@@ -105,7 +105,7 @@ def test_the_templates_name_no_backend(template: Path) -> None:
         ("Acme", "'acme' is a valid name"),
         ("my-chip", "'my_chip' is a valid name"),
         ("recipes-acme", "'acme' is a valid name"),
-        ("2fast", "begins with a letter"),
+        ("2fast", "begin with a letter"),
         ("acme_", "'acme' is a valid name"),
         ("a__b", "'a_b' is a valid name"),
         ("größe", "lower-case letters"),
@@ -124,7 +124,7 @@ def test_a_name_that_cannot_be_one_is_refused_with_one_that_can(name: str, way_o
 
 def test_every_keyword_of_python_is_refused() -> None:
     for name in [word for word in keyword.kwlist if word.islower()]:
-        with pytest.raises(ArgumentError, match="keyword of Python"):
+        with pytest.raises(ArgumentError, match="Python keyword"):
             scaffold.new_plugin(name, "out", Registry(entry_points=()))
 
 

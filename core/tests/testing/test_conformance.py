@@ -179,7 +179,7 @@ DEFECTS = {
     ),
     "unknown_options_swallowed": Defect(
         ("test_unknown_option_is_refused[NAME:fp16]", "test_unknown_option_is_refused[NAME:int8]"),
-        ("resolve_options()", "'no_such_option'", "without a word"),
+        ("resolve_options()", "'no_such_option'", "is accepted, but must be refused"),
         "    def settle_options",
         """    def resolve_options(self, recipe_type, given, source="given"):
         known = {option.name for option in self.describe(recipe_type).options}
@@ -192,7 +192,7 @@ DEFECTS = {
             "test_wrong_type_is_refused_before_building[NAME:fp16]",
             "test_wrong_type_is_refused_before_building[NAME:int8]",
         ),
-        ("'level'", "without a word"),
+        ("'level'", "is accepted, but must be refused"),
         "    def settle_options",
         """    def create_recipe(self, recipe_type, **options):
         good = {k: v for k, v in options.items() if type(v) is not object}
@@ -233,7 +233,7 @@ DEFECTS = {
     ),
     "availability_sees_nothing": Defect(
         ABSENCE,
-        ("says that it is available", "NAME_sdk"),
+        ("reports that it is available", "NAME_sdk"),
         'Availability.of_host(modules={"NAME_sdk": "NAME-sdk"})',
         "Availability(True)",
     ),
@@ -246,7 +246,7 @@ DEFECTS = {
     ),
     "recipe_shared_between_calls": Defect(
         ("test_two_recipes_share_nothing[NAME:fp16]", "test_two_recipes_share_nothing[NAME:int8]"),
-        ("same object at settings[0]", "anew"),
+        ("share the object at settings[0]", "anew"),
         "[{name: option.value for name, option in options.items()}]",
         "[KEPT.setdefault(str(options), {name: option.value for name, option in options.items()})]",
     ),
@@ -411,7 +411,7 @@ EXPORT_DEFECTS = {
             for what in ("all", "a_part")
             for r in ("fp32", "rest")
         ),
-        ("the other's delegate, ConformanceBackend, is gone", "has delegates of NAMEBackend"),
+        ("the delegate of the other backend, ConformanceBackend, is missing", "has delegates of NAMEBackend"),
         'node.op == "call_function" and node.target.__name__ not in LEFT',
         'node.op in ("call_function", "get_attr")',
     ),
