@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from recipes import (
     QuantizationRecipe,
     RecipesWarning,
     StageProgress,
+    UnknownRecipeError,
+    UnknownTargetError,
     export,
     export_many,
     get_recipe,
@@ -199,7 +202,7 @@ def test_what_is_wrong_for_every_target_is_said_once() -> None:
         ((model, [], example), "targets is empty"),
         ((model, XNNPACK[0], example), "targets is a str"),
         ((model, [XNNPACK[0], XNNPACK[0]], example), "more than once"),
-        ((model, [ExportRecipe()], example), "without a name"),
+        ((model, [ExportRecipe()], example), "A recipe has no name"),
         ((model, {1: XNNPACK[0]}, example), "names are text"),
         ((model, [*XNNPACK]), "example_inputs are needed"),
         (("none.pt2", [*XNNPACK], example), "no such file"),
@@ -214,10 +217,20 @@ def test_a_target_that_cannot_be_made_is_a_failure_beside_the_others() -> None:
     model, example = small()
     inplace = ExportRecipe(name="in-place", quantization_recipe=QuantizationRecipe(), source_transform_in_place=True)
     with pytest.raises(ExportManyError) as caught:
-        export_many(model, [XNNPACK[0], "linux-x86_64-xnnpack-fp23", inplace], example)
+        export_many(model, [XNNPACK[0], inplace], example)
     assert list(caught.value.sessions) == [XNNPACK[0]]
-    assert "linux-x86_64-xnnpack-fp32" in str(caught.value.failures["linux-x86_64-xnnpack-fp23"])
     assert "source_transform_in_place" in str(caught.value.failures["in-place"])
+
+
+def test_misspelled_targets_are_refused_before_the_work_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, example = small()
+    monkeypatch.setattr(torch.export, "export", mock.Mock(side_effect=AssertionError("the work has begun")))
+    with pytest.raises(UnknownTargetError) as caught:
+        export_many(model, [XNNPACK[0], "linux-x86_64-xnnpack-fp23", "linux-x86_64-xnnpack-itn8"], example)
+    assert "Did you mean 'linux-x86_64-xnnpack-fp32'" in str(caught.value)
+    assert "Did you mean 'linux-x86_64-xnnpack-int8'" in str(caught.value)
+    with pytest.raises(UnknownRecipeError, match="xnnpack:fp32"):
+        export_many(model, {"one": XNNPACK[0], "two": "xnnpack:fp23"}, example)
 
 
 def test_progress_names_the_target_and_warnings_are_each_targets_own(tmp_path: Path) -> None:

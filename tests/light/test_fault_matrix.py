@@ -169,7 +169,7 @@ FAULTS: list[tuple[str, Fault]] = [
         "texts",
         Fault(
             provider("texts", "[TargetProfile('a-b-c-d', ('a:b',))]"),
-            words=["'a-b-c-d'", "'a:b'", "no recipes.Component"],
+            words=["'a-b-c-d'", "'a:b'", "not a recipes.Component"],
         ),
     ),
     (

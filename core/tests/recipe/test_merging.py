@@ -425,7 +425,7 @@ def test_configs_that_take_the_same_layer_are_refused_by_the_layers_name() -> No
     with pytest.raises(RecipeConflictError, match=r"(?s)these layers:\n  a: .*filter_fn") as refused:
         check_disjoint(configs, model)
     assert "  b:" not in str(refused.value)
-    with pytest.raises(RecipeConflictError, match="each needs a filter_fn"):
+    with pytest.raises(RecipeConflictError, match="each of several torchao configs needs a filter_fn"):
         check_disjoint([configs[0], AOQuantizationConfig(IntxWeightOnlyConfig())], model)
 
 

@@ -172,7 +172,7 @@ def test_an_operator_of_a_namespace_that_is_not_loaded_yet_is_taken_on_trust() -
 def test_what_contradicts_lowering_the_full_graph_is_refused(
     recipe_type: Type, options: dict[str, Any], named: str
 ) -> None:
-    with pytest.raises(OptionError, match=f"lower_full_graph=True .* contradicted by {named}"):
+    with pytest.raises(OptionError, match=f"lower_full_graph=True .* not possible with {named}"):
         CoreMLProvider().create_recipe(recipe_type, **given(recipe_type, lower_full_graph=True, **options))
 
 

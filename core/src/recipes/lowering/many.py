@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from recipes.arguments import calibrates, models_by_method, resolve_recipe
-from recipes.common import ArgumentError, ExportError, ExportManyError, RecipesWarning
+from recipes.common import (
+    ArgumentError,
+    ExportError,
+    ExportManyError,
+    RecipesWarning,
+    UnknownRecipeError,
+    UnknownTargetError,
+)
 from recipes.executorch import SharedWork, StageProgress
 from recipes.lowering.preflight import with_contiguous_weights
 from recipes.lowering.processes import CapturedFiles, Lowered, lower, pickled
@@ -80,6 +87,8 @@ def export_many(
 
     Raises:
         ArgumentError: An argument is wrong for every target.
+        UnknownTargetError: No installed plugin declares a target of that name; nothing is exported.
+        UnknownRecipeError: No installed plugin provides a recipe type; nothing is exported.
         ExportManyError: The export for some target failed; the error has the sessions of the others.
     """
     outcomes = list(
@@ -129,6 +138,7 @@ def each(
     """
     _check_executor(executor, generate_etrecord)
     recipes = dict(_recipes(targets))
+    _refuse_unknown(recipes)
     models, _ = models_by_method(model)
     # Copies of weights are made here, once: exports share work only if their models are the same objects.
     models = {method: with_contiguous_weights(each_model) for method, each_model in models.items()}
@@ -250,6 +260,13 @@ def _check_executor(executor: Executor | None, generate_etrecord: bool) -> None:
             "executor forks this process, and torch hangs in a fork of a process that has used it. Pass "
             "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
         )
+
+
+def _refuse_unknown(recipes: Mapping[str, ExportRecipe | Exception]) -> None:
+    """Refuse names that nothing has, all at once: a misspelled name must not wait for the other exports."""
+    unknown = [made for made in recipes.values() if isinstance(made, UnknownTargetError | UnknownRecipeError)]
+    if unknown:
+        raise type(unknown[0])("\n".join(dict.fromkeys(map(str, unknown)))) from unknown[0]
 
 
 def _recipes(targets: Sequence[Any] | Mapping[str, Any]) -> Iterator[tuple[str, ExportRecipe | Exception]]:
