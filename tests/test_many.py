@@ -48,8 +48,10 @@ def assert_equal_files(ours: Any, theirs: Any, folder: Path) -> None:
     assert_equal_programs(programs[0], programs[1], folder)
 
 
+# What is shared does not depend on the size of a model; the architectures take minutes.
 @pytest.mark.parametrize(
-    "name", ["resnet", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "mobilenet_v2", "vit"))]
+    "name",
+    ["convolution", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bert", "mobilenet_v2", "resnet", "vit"))],
 )
 def test_every_file_is_that_of_an_export_of_its_own(name: str, workload: Callable[[str], Any], tmp_path: Path) -> None:
     together = workload(name)
