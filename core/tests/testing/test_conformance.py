@@ -423,7 +423,7 @@ EXPORT_DEFECTS = {
     ),
     "one_partitioner_for_all": Defect(
         ("test_two_recipes_share_nothing[NAME:fp32]", "test_two_recipes_share_nothing[NAME:rest]"),
-        ("same object at lowering_recipe.partitioners[0]",),
+        ("share the object at lowering_recipe.partitioners[0]",),
         "CLASSES.extend([NAMEPartitioner,",
         "one = NAMEPartitioner()\n        CLASSES.extend([lambda: one,",
     ),
