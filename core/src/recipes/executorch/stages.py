@@ -6,6 +6,7 @@ Each of them respects what the caller asked for: dynamic shapes, `strict`, calib
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -48,6 +49,19 @@ def _capture(artifact: PipelineArtifact, method: str, strict: bool) -> ExportedP
             return torch.export.export(model, samples[method][0], dynamic_shapes=shapes, strict=strict)
 
     return shared_work(artifact).once("capture", [model], (method, strict), capture)
+
+
+def _one_by_one(shapes: Mapping[str, Any], artifact: PipelineArtifact) -> dict[str, Any]:
+    """The shapes by method for the captured graphs of models: what a model takes as `*args`, its graph takes singly."""
+    single = dict(shapes)
+    for method, given in shapes.items():
+        kinds = [p.kind for p in inspect.signature(artifact.data[method].forward).parameters.values()]
+        if inspect.Parameter.VAR_POSITIONAL in kinds and isinstance(given, tuple):
+            first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+            count = len(artifact.get_context("example_inputs")[method][0]) - first
+            (group,) = given[first:] or ((),)
+            single[method] = (*given[:first], *([None] * count if group is None else group))
+    return single
 
 
 class SourceTransformStage(Stage):
@@ -128,6 +142,8 @@ class QuantizeStage(Stage):
         key = (self._strict, shared.quantization(self._recipe))
         self._artifact = artifact.copy_with_new_data(shared.once("quantize", list(models.values()), key, quantize))
         self._artifact.add_context(_CAPTURED_BEFORE, True)
+        shapes = artifact.get_context("dynamic_shapes") or {}
+        self._artifact.add_context("dynamic_shapes", _one_by_one(shapes, artifact))
 
     def _capture(self, artifact: PipelineArtifact, method: str) -> torch.fx.GraphModule:
         assert self._recipe is not None

@@ -10,10 +10,7 @@ from typing import Any
 import torch
 from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS, ConstantPadConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
+from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import get_symmetric_quantization_config
 from executorch.backends.xnnpack.utils.configs import (
     get_xnnpack_edge_compile_config,
     get_xnnpack_executorch_backend_config,
@@ -23,6 +20,7 @@ from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerAxis,
 from torchao.quantization.quant_api import _is_linear  # quantize_'s own default; it has no public name
 
 from recipes import RecipesWarning
+from recipes_xnnpack.quantizer import QuickXNNPACKQuantizer
 from recipes_xnnpack.recipe_types import GROUP_SIZE_STEP
 from recipes_xnnpack.recipe_types import XNNPackRecipeType as Type
 
@@ -74,7 +72,7 @@ def _quantization(recipe_type: Type, options: Mapping[str, Any]) -> Quantization
 
 
 def _pt2e_int8(*, per_channel: bool, dynamic: bool) -> QuantizationRecipe:
-    quantizer = XNNPACKQuantizer()
+    quantizer = QuickXNNPACKQuantizer()
     quantizer.set_global(get_symmetric_quantization_config(is_per_channel=per_channel, is_dynamic=dynamic))
     return QuantizationRecipe(quantizers=[quantizer])
 
